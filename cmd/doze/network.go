@@ -171,6 +171,12 @@ func added(t doze.ProxyTarget) string {
 		}
 	}
 	slices.Sort(all)
+	if t.GuestReferences != nil && *t.GuestReferences {
+		all = append(all, "guest references")
+	}
+	if t.MaskResponses != nil && !*t.MaskResponses {
+		all = append(all, "no masks")
+	}
 	return strings.Join(all, ", ")
 }
 

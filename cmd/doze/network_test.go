@@ -98,6 +98,12 @@ func TestNetworkCommands(t *testing.T) {
 			"network|route|ruled|b.test|a.test|--header|A: {{SECRET:k}}", 0, rows + "allow a.test\nallow b.test\nbypass c.test\nroute a.test,b.test: header A\n" + leave, "",
 			[]string{get, put(egress + firewall + `"proxy":{"bypass":["c.test"],"allowedDomains":["a.test","b.test"],"routing":[{"destinations":["a.test","b.test"],"headers":{"A":"{{SECRET:k}}"}}]}`)},
 		},
+		"route, with options": {
+			"network|route|ruled|GET:https://c.test/v1|!c.test/v1/admin|--secret|k=v|--guest-references|--mask-responses=false", 0,
+			rows + "allow a.test\nallow b.test\nbypass c.test\n" + route + "route GET:https://c.test/v1,!c.test/v1/admin: guest references, no masks\n" + leave, "",
+			[]string{get, put(egress + firewall + `"proxy":{"bypass":["c.test"],"allowedDomains":["a.test","b.test"],` + routing[:len(routing)-1] + `,` +
+				`{"destinations":["GET:https://c.test/v1","!c.test/v1/admin"],"guestReferences":true,"maskResponses":false,"secrets":{"k":"v"}}]}`)},
+		},
 		"route, nothing":   {"network|route|web|a.test", 2, "", "doze: say what requests get with --header or --body; doze network unroute takes a rule away; see --help\n", nil},
 		"route, no header": {"network|route|web|a.test|-H|A=b", 2, "", "doze: --header must be 'Name: value', not \"A=b\"; see --help\n", nil},
 		"route, no secret": {

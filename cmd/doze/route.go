@@ -12,10 +12,15 @@ import (
 
 func (a *app) addRule() *cobra.Command {
 	var headers, body, secrets []string
+	var guest, mask bool
 	cmd := &cobra.Command{
-		Use: "route SANDBOX DOMAIN…", Short: "Inject headers, JSON members and secrets into HTTPS requests",
-		Long: `Inject headers, JSON members and secrets into HTTPS requests of a sandbox to the
-domains. The sandbox never sees the secret: the platform masks it in answers. The
+		Use: "route SANDBOX DOMAIN…", Short: "Inject headers, JSON members and secrets into requests",
+		Long: `Inject headers, JSON members and secrets into requests of a sandbox to the domains.
+A domain may have methods, a scheme, a port and a path, as in
+GET,HEAD:https://api.example.com/v1. With ! in front it is an exception. A rule with
+secrets is for HTTPS, unless a domain begins with http://.
+
+The sandbox never sees the secret: the platform masks it in answers. The
 rule replaces the one for the same domains. Without --secret, the secrets of the
 replaced rule stay. The rule does not allow the domains; use --allow for that.
 
@@ -24,7 +29,14 @@ sandbox was created with a rule or with --proxy.`,
 		Example: "  export API_KEY=…\n  doze network route web api.example.com --header 'Authorization: Bearer {{SECRET:API_KEY}}' --secret API_KEY",
 		Args:    takes(2, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			rule, err := a.ruleFrom(args[1:], headers, body, secrets)
+			var rule doze.ProxyTarget
+			if cmd.Flags().Changed("guest-references") {
+				rule.GuestReferences = &guest
+			}
+			if cmd.Flags().Changed("mask-responses") {
+				rule.MaskResponses = &mask
+			}
+			rule, err := a.ruleFrom(rule, args[1:], headers, body, secrets)
 			if err != nil {
 				return err
 			}
@@ -50,13 +62,15 @@ sandbox was created with a rule or with --proxy.`,
 	f.StringArrayVarP(&headers, "header", "H", nil, "header to set, `'Name: value'`; replaces the one of the request; repeatable")
 	f.StringArrayVar(&body, "body", nil, "JSON member to add if missing, `NAME=value`; repeatable")
 	f.StringArrayVar(&secrets, "secret", nil, "secret for {{SECRET:NAME}} in values, `NAME[=value]`; without =value, read from the variable NAME of your shell (safer); repeatable")
+	f.BoolVar(&guest, "guest-references", false, "resolve {{SECRET:NAME}} in what the sandbox sends (default: as the platform is started)")
+	f.BoolVar(&mask, "mask-responses", true, "mask the secrets in answers (default: as the platform is started)")
 	return cmd
 }
 
-// ruleFrom is the routing rule of a command line.
-func (a *app) ruleFrom(domains, headers, body, secrets []string) (t doze.ProxyTarget, err error) {
+// ruleFrom is the routing rule of a command line, with the options of t.
+func (a *app) ruleFrom(t doze.ProxyTarget, domains, headers, body, secrets []string) (_ doze.ProxyTarget, err error) {
 	t.Destinations = domains
-	if len(headers)+len(body) == 0 {
+	if len(headers)+len(body) == 0 && t.GuestReferences == nil {
 		return t, usagef("say what requests get with --header or --body; doze network unroute takes a rule away")
 	}
 	for _, h := range headers {
