@@ -44,7 +44,7 @@ var bypasses = map[string]bypass{
 	"UDP":                                  {"UDP", "test/e2e/TestDedicatedAddress"},
 	"ICMP":                                 {"ICMP", "a tool without a proxy"},
 	"packets of its own":                   {"a packet of its own, a private network", "a packet of its own, for the DNS"},
-	"another port":                         {"another port", "a port of an entry"},
+	"another port":                         {"another one than that", "a port of an entry"},
 	"mail":                                 {"mail", "a port of an entry"},
 	"a forged Host in clear":               {"test/e2e/TestRouting", "test/e2e/TestRouting"},
 	"a secret in the environment":          {"test/e2e/TestRouting", "test/e2e/TestRouting"},
