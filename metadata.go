@@ -48,8 +48,12 @@ type Metadata struct {
 // Types of events: a change of the status, and something that happened in it.
 const (
 	EventDeployment = "deployment"
-	EventNotice     = "notice"
+	EventNotice     = "notice" // a warning begins with WarningPrefix
 )
+
+// WarningPrefix begins the message of a notice that says that something which was asked
+// for has no effect.
+const WarningPrefix = "warning: "
 
 // Event is one thing that happened to a resource (spec 2.8).
 type Event struct {

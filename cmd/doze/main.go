@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -133,6 +134,15 @@ func inWords(err error) error {
 		}
 	}
 	return err
+}
+
+// warn says which warnings a sandbox has that it did not have before.
+func (a *app) warn(before, now doze.Sandbox) {
+	for _, e := range now.Events {
+		if e.Type == doze.EventNotice && strings.HasPrefix(e.Message, doze.WarningPrefix) && !slices.Contains(before.Events, e) {
+			a.say(e.Message + "\n")
+		}
+	}
 }
 
 // say tells the user something. Nothing can be done if that fails.

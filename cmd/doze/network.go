@@ -22,7 +22,7 @@ take effect immediately and close connections that they forbid. The operator
 enables egress for the platform (dozed all --egress).
 
 A domain is a name such as example.com, *.example.com for all subdomains, or *.
-It covers the ports 80 and 443, or one port, as in example.com:22.`,
+It covers every port, or one port, as in example.com:22.`,
 		Example: "  doze sandbox create web --allow pypi.org --allow '*.example.com'\n" +
 			"  doze network route web api.example.com --header 'Authorization: Bearer {{SECRET:API_KEY}}' --secret API_KEY\n" +
 			"  doze network get web",
@@ -114,9 +114,11 @@ func (a *app) changeRules(ctx context.Context, name string, change func(*doze.Sa
 		if spec.Network == nil {
 			spec.Network = &doze.Network{} // an absent one would keep the rules
 		}
+		before := s
 		if s, err = c.Update(ctx, doze.Sandbox{Metadata: doze.Metadata{Name: name}, Spec: spec}); err != nil {
 			return err
 		}
+		a.warn(before, s)
 	}
 	r := rulesOf(s)
 	return a.show(r, r.rows())

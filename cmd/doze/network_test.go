@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dozehq/doze"
 )
 
 // ruledJSON is a sandbox that has rules of each kind.
@@ -89,8 +91,7 @@ func TestNetworkCommands(t *testing.T) {
 		"no gateway":  {"network|set|web|--gateway||--dedicated|a.test", 2, "", "doze: --dedicated and --shared need a gateway; see --help\n", nil},
 		"clear":       {"network|clear|ruled", 0, "ruled\n", "", []string{`PUT /v0/sandboxes/ruled {"metadata":{"name":"ruled"},"spec":{"runtime":{},"network":{}}}`}},
 		"route, the first": {
-			"network|route|web|api.test|-H|Authorization: Bearer {{SECRET:HERE}}|--body|user=a=b|--secret|HERE|--secret|k=v", 0, none,
-			"note: if it was made without rules, its programs refuse the certificates that this needs: make it with --proxy\n",
+			"network|route|web|api.test|-H|Authorization: Bearer {{SECRET:HERE}}|--body|user=a=b|--secret|HERE|--secret|k=v", 0, none, "",
 			[]string{`PUT /v0/sandboxes/web {"metadata":{"name":"web"},"spec":{"runtime":{},"network":{"proxy":{"routing":[` +
 				`{"destinations":["api.test"],"headers":{"Authorization":"Bearer {{SECRET:HERE}}"},"body":{"user":"a=b"},"secrets":{"HERE":"local","k":"v"}}]}}}}`},
 		},
@@ -188,5 +189,23 @@ func TestNetworkOfAFile(t *testing.T) {
 	s := newServer(t)
 	if code, _, errs := s.command(t.Context(), t, `{"allowedDomains":[]}`, "network", "set", "web", "--network", "-"); code != 0 || !strings.Contains(s.calls()[0], `"network":{"allowedDomains":[]}`) {
 		t.Errorf("an empty list is not sent, for the server to refuse: %d %s %v", code, errs, s.calls())
+	}
+}
+
+// TestWarnings: a warning of the platform is shown when it is new, and once.
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	old := doze.Event{Type: doze.EventNotice, Message: doze.WarningPrefix + "old"}
+	fresh := doze.Event{Type: doze.EventNotice, Message: doze.WarningPrefix + "new"}
+	other := doze.Event{Type: doze.EventNotice, Message: "a new warning: none"}
+	var out strings.Builder
+	a := &app{err: &out}
+	having := func(all ...doze.Event) (s doze.Sandbox) {
+		s.Events = all
+		return s
+	}
+	a.warn(having(old), having(old, other, fresh))
+	if out.String() != "warning: new\n" {
+		t.Errorf("%q", out.String())
 	}
 }

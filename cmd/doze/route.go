@@ -24,8 +24,8 @@ The sandbox never sees the secret: the platform masks it in answers. The
 rule replaces the one for the same domains. Without --secret, the secrets of the
 replaced rule stay. The rule does not allow the domains; use --allow for that.
 
-Programs in the sandbox must trust the platform's certificates. They do if the
-sandbox was created with a rule or with --proxy.`,
+Programs in the sandbox trust the platform's certificates if they read those of
+the system. The documentation says what others need.`,
 		Example: "  export API_KEY=…\n  doze network route web api.example.com --header 'Authorization: Bearer {{SECRET:API_KEY}}' --secret API_KEY",
 		Args:    takes(2, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -40,9 +40,7 @@ sandbox was created with a rule or with --proxy.`,
 			if err != nil {
 				return err
 			}
-			late := false
-			err = a.changeRules(cmd.Context(), args[0], func(spec *doze.SandboxSpec) error {
-				late = !spec.Network.Proxied()
+			return a.changeRules(cmd.Context(), args[0], func(spec *doze.SandboxSpec) error {
 				all := routingOf(spec)
 				if at := slices.IndexFunc(*all, forSame(rule.Destinations)); at >= 0 {
 					rule.Destinations = (*all)[at].Destinations // in their order, the server keeps its secrets
@@ -52,10 +50,6 @@ sandbox was created with a rule or with --proxy.`,
 				}
 				return nil
 			})
-			if err == nil && late && !a.whole() {
-				a.say("note: if it was made without rules, its programs refuse the certificates that this needs: make it with --proxy\n")
-			}
-			return err
 		},
 	}
 	f := cmd.Flags()

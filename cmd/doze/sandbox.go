@@ -78,6 +78,7 @@ func (a *app) create() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			a.warn(doze.Sandbox{}, made)
 			return a.printSandbox(made)
 		},
 	}

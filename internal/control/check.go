@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -95,6 +96,19 @@ func (s *Server) networkOf(ctx context.Context, sb store.Sandbox) (*doze.Network
 	egress := *n.Egress
 	n.Egress, egress.Source = &egress, source
 	return &n, err
+}
+
+// closedWarning is the notice of a sandbox whose rules can open nothing.
+const closedWarning = doze.WarningPrefix + "egress is closed on this platform, so the network rules of this sandbox open nothing: " +
+	"ask the operator to start it with --egress open"
+
+// warning returns what to warn the caller about who sets a network in place of the one
+// before, on a node; or nothing.
+func warning(node *fleet.NodeInfo, was, now *doze.Network) string {
+	if node.Proxy || !now.Led() || reflect.DeepEqual(was, now) {
+		return ""
+	}
+	return closedWarning
 }
 
 // setNetwork has the recorded network of a sandbox obeyed. A machine that the

@@ -75,6 +75,9 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
+	if text := warning(s.node.Load(), nil, sb.Spec.Network); text != "" {
+		sb.Events = []doze.Event{{Message: text}}
+	}
 	for try := 1; ; try++ {
 		out, err := s.create(ctx, sb, nil)
 		if e := (taken{}); !errors.As(err, &e) {

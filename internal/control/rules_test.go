@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -203,6 +204,51 @@ func TestRulesOfAFork(t *testing.T) {
 					t.Errorf("after a change of %s: %s is said to allow %q, and allows %q", step.of, name, recorded, obeyed)
 				}
 			}
+		}
+	})
+}
+
+// TestRulesOfClosedPlatform: where egress is closed, an answer that sets rules says so
+// in an event, once for each change.
+func TestRulesOfClosedPlatform(t *testing.T) {
+	t.Parallel()
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		warnings := func(sb planetest.Sandbox) (all []string) {
+			for _, e := range sb.Events {
+				if e.Type == doze.EventNotice && strings.HasPrefix(e.Message, doze.WarningPrefix) {
+					all = append(all, e.Message)
+				}
+			}
+			return all
+		}
+		const rules = `{"network":{"allowedDomains":["a.example"]}}`
+		made := planetest.Want[planetest.Sandbox](p, 200, "POST", "/sandboxes", `{"metadata":{"name":"a"},"spec":`+rules+`}`)
+		if all := warnings(made); len(all) != 1 || !strings.Contains(all[0], "--egress open") {
+			t.Errorf("a create with rules answers with %q", all)
+		}
+		for _, step := range []struct {
+			name, body string
+			want       int
+		}{
+			{"the same rules", rules, 1},
+			{"labels alone", `{}`, 1},
+			{"other rules", `{"network":{"forbiddenDomains":["b.example"]}}`, 2},
+			{"no rules", `{"network":{}}`, 2},
+			{"a subnet", `{"network":{"subnet":"back"}}`, 2},
+		} {
+			got := planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":`+step.body+`}`)
+			if all := warnings(got); len(all) != step.want {
+				t.Errorf("%s: %q", step.name, all)
+			}
+		}
+		if made := planetest.Want[planetest.Sandbox](p, 200, "POST", "/sandboxes", `{"metadata":{"name":"b"}}`); len(warnings(made)) > 0 {
+			t.Errorf("without rules: %q", warnings(made))
+		}
+		p.Pool = doze.AddressPool{netip.MustParsePrefix("203.0.113.1/32")} // its egress is open
+		p.Reopen()
+		if made := planetest.Want[planetest.Sandbox](p, 200, "POST", "/sandboxes", `{"metadata":{"name":"c"},"spec":`+rules+`}`); len(warnings(made)) > 0 {
+			t.Errorf("with egress open: %q", warnings(made))
 		}
 	})
 }

@@ -52,6 +52,11 @@ func (s *Server) update(ctx context.Context, sb store.Sandbox, body map[string]a
 		return doze.Sandbox{}, err
 	}
 	s.expiry.by(want.Deadline)
+	if text := warning(s.node.Load(), sb.Spec.Network, want.Spec.Network); text != "" {
+		if err := s.Store.Notify(ctx, sb.UID, text, now); err != nil {
+			return doze.Sandbox{}, err
+		}
+	}
 	changed, err := s.Store.Sandbox(ctx, sb.UID)
 	if err == nil {
 		err = errors.Join(s.Node.SetGrace(ctx, changed.Machine, grace(changed)), s.setNetwork(ctx, changed))

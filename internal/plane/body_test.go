@@ -54,8 +54,8 @@ func TestMistakesAreReportedTogether(t *testing.T) {
 		"POST /snapshots/n/fork?":                      {`{"targetName":"A","targetType":"application","port":80}`, []string{"targetName must", "no applications"}},
 		"POST /sandboxes?the=network": {
 			`{"metadata":{"name":"b"},"spec":{"vpc":"none","network":{"subnet":"A b","firewall":{"rulesets":["nope"]},"egress":{"gateway":"none"},
-				"allowedDomain":["a.test"],"proxy":{"bypass":["1.2.3.4"],"routing":[{"destinations":["[METHOD:GET]a.test/b"],"headers":{"A":"{{SECRET:k}}"}}]}}}}`,
-			[]string{"spec.vpc is", "spec.network.subnet", `has \"nope\"`, "egress.gateway is", "spec.network.allowedDomain is not known", `bypass has \"1.2.3.4\"`, `destinations has \"[METHOD:GET]a.test/b\"`, "routing[0].headers refers to the secret"},
+				"allowedDomain":["a.test"],"proxy":{"bypass":["1.2.3.4:80"],"routing":[{"destinations":["[METHOD:GET]a.test/b"],"headers":{"A":"{{SECRET:k}}"}}]}}}}`,
+			[]string{"spec.vpc is", "spec.network.subnet", `has \"nope\"`, "egress.gateway is", "spec.network.allowedDomain is not known", `bypass has \"1.2.3.4:80\"`, `destinations has \"[METHOD:GET]a.test/b\"`, "routing[0].headers refers to the secret"},
 		},
 		"PUT /sandboxes/a": {
 			`{"metadata":{"displayName":7},"spec":{"runtime":{"image":"nonsense",` + unknown + `}}}`,

@@ -488,6 +488,14 @@ func (s *Store) change(ctx context.Context, uid string, revision int64, fn func(
 	return sb, wrap(err, "change sandbox")
 }
 
+// Notify adds a notice to the events of a sandbox.
+func (s *Store) Notify(ctx context.Context, uid, message string, at time.Time) error {
+	_, err := s.change(ctx, uid, 0, func(tx *sql.Tx, sb *Sandbox) error {
+		return appendEvent(ctx, tx, sb, doze.EventNotice, sb.Phase, message, at)
+	})
+	return err
+}
+
 // save writes every column of sb that can change.
 func (s *Store) save(ctx context.Context, tx *sql.Tx, sb *Sandbox) error {
 	body, err := s.encode(sb)
