@@ -201,7 +201,8 @@ type call struct {
 	method, path string
 }
 
-// calls returns the operations of an API in the order of their names.
+// calls returns the operations of an API in the order of their names. Those that become
+// a WebSocket are left out.
 func calls(api API) (all []call) {
 	for path, operations := range api.Paths {
 		for method, o := range operations {

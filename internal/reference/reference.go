@@ -34,6 +34,9 @@ const script = Path + "/viewer.js"
 // sandboxBase is before the paths of the API of a sandbox, at the address of the control API.
 const sandboxBase = "/run/{workspace}/sandboxes/{sandbox}"
 
+// inside is before the tags of the API of a sandbox: both APIs know a network.
+const inside = "inside: "
+
 //go:embed page.html
 var page []byte
 
@@ -65,6 +68,16 @@ func Join(control openapi.Document, prefix string) (d openapi.Document, err erro
 	for path, operations := range control.Paths {
 		for _, o := range operations {
 			o.Summary = cmp.Or(o.Summary, path) // the viewer lists calls by it
+		}
+	}
+	for i := range sandbox.Tags {
+		sandbox.Tags[i].Name = inside + sandbox.Tags[i].Name
+	}
+	for _, operations := range sandbox.Paths {
+		for _, o := range operations {
+			for i := range o.Tags {
+				o.Tags[i] = inside + o.Tags[i]
+			}
 		}
 	}
 	name := &openapi.Schema{Type: "string"}

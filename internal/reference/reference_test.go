@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -39,6 +40,9 @@ func TestJoin(t *testing.T) {
 		if operations == nil {
 			t.Errorf("the call %s of a sandbox is missing", path)
 		}
+	}
+	if o := d.Paths["/run/{workspace}/sandboxes/{sandbox}/process"]["post"]; !slices.Equal(o.Tags, []string{"inside: processes"}) {
+		t.Errorf("the group of a call inside is %q", o.Tags)
 	}
 	text, err := json.Marshal(d)
 	if err != nil {
