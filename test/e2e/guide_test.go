@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
 	"github.com/dozehq/doze/internal/testkit"
 )
 
@@ -25,18 +27,22 @@ const guideTimeout = 2 * time.Minute
 // fence is a block of a page: its language and its text.
 var fence = regexp.MustCompile("(?ms)^```([^\n]*)\n(.*?)^```$")
 
+// shellBegin stops at the first command that fails, and says why in its place.
+const shellBegin = "set -euo pipefail\nexec 2>&1\nPATH=$BIN:$PATH\n"
+
 // guides are the languages of the pages. TestGuide wants each page to have each, but for
 // those that the page leaves out.
 var guides = map[string]guide{
-	"sh curl": {"main.sh", []string{"bash"}, "set -euo pipefail\nexec 2>&1\nauth=\"Authorization: Bearer $KEY\"\n", "printf '\\036'\n"},
-	"sh doze": {"main.sh", []string{"bash"}, "set -euo pipefail\nexec 2>&1\n", "printf '\\036'\n"},
+	"sh curl": {"main.sh", []string{"bash"}, shellBegin + "auth=\"Authorization: Bearer $KEY\"\n", "printf '\\036'\n"},
+	"sh doze": {"main.sh", []string{"bash"}, shellBegin, "printf '\\036'\n"},
 	"ts":      {"main.mjs", []string{"node"}, "", "process.stdout.write('\\x1e');\n"},
+	"python":  {"main.py", []string{python, "-B"}, "", "print('\\x1e', end='', flush=True)\n"},
 }
 
 // guideLacks are the languages that a page does not need, and why.
 var guideLacks = map[string]map[string]string{
 	"mcp.md":        {"sh doze": "models speak MCP, and the command line has no part in it"},
-	"operations.md": {"ts": "operators work in a shell", "sh curl": "likewise"},
+	"operations.md": {"ts": "operators work in a shell", "sh curl": "likewise", "python": "likewise"},
 }
 
 // guide is how the blocks of a language become a program.
@@ -47,16 +53,16 @@ type guide struct {
 	separate string // prints a separator, behind each block
 }
 
-// snippet is a block, and what it prints; nil if the page does not say.
-type snippet struct {
+// passage is a block, and what it prints; nil if the page does not say.
+type passage struct {
 	code string
 	out  *string
 }
 
-// snippets are the blocks of a page, by language.
-func snippets(t *testing.T, page string) map[string][]snippet {
+// passages are the blocks of a page, by language.
+func passages(t *testing.T, page string) map[string][]passage {
 	t.Helper()
-	all, last := map[string][]snippet{}, ""
+	all, last := map[string][]passage{}, ""
 	for _, found := range fence.FindAllStringSubmatch(page, -1) {
 		of, text := found[1], found[2]
 		if of == "text" {
@@ -69,7 +75,7 @@ func snippets(t *testing.T, page string) map[string][]snippet {
 		if _, known := guides[of]; !known {
 			t.Fatalf("a block is in %q, which no test runs: %s", of, text)
 		}
-		all[of] = append(all[of], snippet{code: text})
+		all[of] = append(all[of], passage{code: text})
 		last = of
 	}
 	return all
@@ -101,7 +107,7 @@ func TestGuide(t *testing.T) {
 			if !strings.Contains(string(index), "("+e.Name()+")") {
 				t.Errorf("README.md does not link to %s", e.Name())
 			}
-			all := snippets(t, string(raw))
+			all := passages(t, string(raw))
 			for of := range guides {
 				if why := guideLacks[e.Name()][of]; (len(all[of]) == 0) != (why != "") {
 					t.Errorf("%s has %d snippets of %q; it may lack them: %q", e.Name(), len(all[of]), of, why)
@@ -119,7 +125,7 @@ func TestGuide(t *testing.T) {
 }
 
 // runGuide runs the snippets of a page in one language.
-func runGuide(t *testing.T, p *testkit.Platform, workspace string, g guide, list []snippet) {
+func runGuide(t *testing.T, p *testkit.Platform, workspace string, g guide, list []passage) {
 	t.Helper()
 	key := p.Key
 	if !strings.HasPrefix(workspace, "operations") {
@@ -129,6 +135,7 @@ func runGuide(t *testing.T, p *testkit.Platform, workspace string, g guide, list
 	} else {
 		workspace = "main"
 	}
+	t.Cleanup(func() { clearWorkspace(t, p, key) })
 	dir := t.TempDir()
 	var program strings.Builder
 	program.WriteString(g.begin)
@@ -145,12 +152,12 @@ func runGuide(t *testing.T, p *testkit.Platform, workspace string, g guide, list
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), guideTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, g.run[0], append(slices.Clone(g.run[1:]), g.file)...) //nolint:gosec // G204: programs of this repository
+	cmd := exec.CommandContext(ctx, g.run[0], append(slices.Clone(g.run[1:]), g.file)...)
 	cmd.Dir, cmd.WaitDelay = dir, 10*time.Second
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "BL_") || strings.HasPrefix(v, "DOZE") || strings.HasPrefix(v, "PATH=") || strings.HasPrefix(v, "HOME=")
+		return strings.HasPrefix(v, "BL_") || strings.HasPrefix(v, "DOZE") || strings.HasPrefix(v, "HOME=")
 	}),
-		"PATH="+filepath.Join(testkit.Root(), "bin")+":"+os.Getenv("PATH"), "HOME="+dir, "DO_NOT_TRACK=1",
+		"BIN="+filepath.Join(testkit.Root(), "bin"), "PYTHONPATH="+filepath.Join(testkit.Root(), "clients", "python"), "HOME="+dir, "DO_NOT_TRACK=1",
 		"URL="+p.Address, "KEY="+key, "DATA="+p.Data,
 		"DOZE_ADDRESS="+p.Address, "DOZE_KEY="+key, "DOZE_WORKSPACE="+workspace,
 		"BL_API_URL="+p.Address+"/v0", "BL_API_KEY="+key, "BL_WORKSPACE="+workspace, "BL_REGION=local", "BL_DISABLE_H2=1")
@@ -170,5 +177,24 @@ func runGuide(t *testing.T, p *testkit.Platform, workspace string, g guide, list
 	}
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// clearWorkspace deletes what the program of a page left in its workspace.
+func clearWorkspace(t *testing.T, p *testkit.Platform, key string) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	c, err := client.New(client.Config{Address: p.Address, Key: key})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for sb, err := range c.Sandboxes(ctx, client.Filter{}) {
+		if err == nil {
+			_, err = c.Delete(ctx, sb.Metadata.Name)
+		}
+		if err != nil && doze.Public(err).Kind != doze.NotFound { // it was on its way
+			t.Error(err)
+		}
 	}
 }
