@@ -53,8 +53,8 @@ func (c *Client) EgressIPs(ctx context.Context) ([]doze.NetworkResource, error) 
 }
 
 // CreateEgressIP makes an egress IP in the gateway that has this metadata. While
-// the platform has no address for it, its status is DEPLOYING, and its last event
-// says what it waits for.
+// the platform has no address for it, its status is FAILED, and its last event
+// says why.
 func (c *Client) CreateEgressIP(ctx context.Context, g doze.NetworkMetadata, name string) (doze.NetworkResource, error) {
 	return resource[doze.NetworkResource](ctx, c, http.MethodPost, named(name, doze.NetworkSpec{}), "vpcs", g.VPCName, "egressgateways", g.Name, "ips")
 }

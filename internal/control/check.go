@@ -11,6 +11,7 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/network"
 	"github.com/dozehq/doze/internal/store"
 )
 
@@ -92,9 +93,9 @@ func (s *Server) networkOf(ctx context.Context, sb store.Sandbox) (*doze.Network
 	if !n.Egress.NeedsGateway() {
 		return &n, nil
 	}
-	source, err := s.Store.GatewayAddress(ctx, sb.Metadata.Workspace, n.Egress.Gateway)
+	all, err := s.Store.GatewayAddresses(ctx, sb.Metadata.Workspace, n.Egress.Gateway)
 	egress := *n.Egress
-	n.Egress, egress.Source = &egress, source
+	n.Egress, egress.Source = &egress, network.Address(all, sb.UID, sb.Metadata.CreatedAt.Time)
 	return &n, err
 }
 

@@ -90,7 +90,7 @@ func (s *Server) makeNetwork(ctx context.Context, kind store.NetworkKind, parent
 	n.Metadata.CreatedAt, n.Metadata.CreatedBy, n.Metadata.UpdatedAt, n.Metadata.UpdatedBy = now, c.Sub, now, c.Sub
 	message := "it is recorded"
 	if kind == store.IP {
-		n.Status, message = doze.Starting.Status(), "it waits for an address: "+s.whyNoAddress(where.VPCName)
+		n.Status, message = doze.Starting.Status(), "it asks for an address"
 	}
 	n.Events = []doze.Event{doze.Event{Type: doze.EventDeployment, Status: n.Status, Message: message, Time: now}.Revised(doze.FirstRevision)}
 	return n, s.Store.InsertNetwork(ctx, kind, parent, n)
@@ -223,18 +223,6 @@ func (s *Server) createIP(ctx context.Context, r *http.Request, body map[string]
 	return s.Store.Network(ctx, ip.Metadata.Workspace, store.IP, ip.Metadata.Name)
 }
 
-// whyNoAddress says what an egress IP of a VPC waits for.
-func (s *Server) whyNoAddress(vpc string) string {
-	switch {
-	case len(s.Pool) == 0:
-		return "this platform has none to give; its operator names some with --egress-pool"
-	case vpc != doze.DefaultVPC:
-		return "sandboxes leave by gateways of the VPC " + doze.DefaultVPC + ", and only these get some"
-	default:
-		return "it gets the next one of the pool that is free"
-	}
-}
-
 // deleteIP returns an address. Sandboxes that left from it leave from another one
 // of its gateway from then on; if there is none, they have to go first.
 func (s *Server) deleteIP(ctx context.Context, r *http.Request) (doze.NetworkResource, error) {
@@ -306,9 +294,10 @@ func (s *Server) usersOf(ctx context.Context, ip doze.NetworkMetadata) (users []
 }
 
 // Check adds the mistakes in the VPC and the gateway of a sandbox. The VPC must exist.
-// The gateway must be in the default VPC and have an address.
+// The gateway must be in it or in the default VPC, and have an address.
 func Check(ctx context.Context, st *store.Store, sb *doze.Sandbox, p *doze.Problems) error {
-	if vpc := cmp.Or(sb.Spec.VPC, doze.DefaultVPC); vpc != doze.DefaultVPC {
+	vpc := cmp.Or(sb.Spec.VPC, doze.DefaultVPC)
+	if vpc != doze.DefaultVPC {
 		_, err := st.Network(ctx, sb.Metadata.Workspace, store.VPC, vpc)
 		if doze.Public(err).Kind == doze.NotFound {
 			p.Add("spec.vpc", "is %q; there is no such VPC: create it first", api.Clip(vpc))
@@ -324,14 +313,18 @@ func Check(ctx context.Context, st *store.Store, sb *doze.Sandbox, p *doze.Probl
 	name := n.Egress.Gateway
 	g, err := st.Network(ctx, sb.Metadata.Workspace, store.Gateway, name)
 	switch {
-	case doze.Public(err).Kind == doze.NotFound || err == nil && g.Metadata.VPCName != doze.DefaultVPC:
-		p.Add(field, "is %q; there is no such egress gateway in the VPC %s", api.Clip(name), doze.DefaultVPC)
+	case doze.Public(err).Kind == doze.NotFound || err == nil && g.Metadata.VPCName != doze.DefaultVPC && g.Metadata.VPCName != vpc:
+		where := "the VPC " + doze.DefaultVPC
+		if vpc != doze.DefaultVPC {
+			where += ", nor in " + api.Clip(vpc)
+		}
+		p.Add(field, "is %q; there is no such egress gateway in %s", api.Clip(name), where)
 		return nil
 	case err != nil:
 		return err
 	}
-	address, err := st.GatewayAddress(ctx, sb.Metadata.Workspace, name)
-	if err == nil && !address.IsValid() {
+	all, err := st.GatewayAddresses(ctx, sb.Metadata.Workspace, name)
+	if err == nil && len(all) == 0 {
 		p.Add(field, "is %q, which has no address: create an egress IP in it, and wait until that is DEPLOYED", api.Clip(name))
 	}
 	return err

@@ -24,7 +24,7 @@ func TestNetworksLiveInEachOther(t *testing.T) {
 		t.Errorf("%+v", g)
 	}
 	ip := planetest.Want[network](p, 200, "POST", "/vpcs/v/egressgateways/g/ips", planetest.Named("i"))
-	if ip.Metadata.GatewayName != "g" || ip.Metadata.VPCName != "v" || ip.Spec.IPFamily != "IPv4" || ip.Status != "DEPLOYING" || ip.Spec.PublicIP != "" {
+	if ip.Metadata.GatewayName != "g" || ip.Metadata.VPCName != "v" || ip.Spec.IPFamily != "IPv4" || ip.Status != "FAILED" || ip.Spec.PublicIP != "" {
 		t.Errorf("%+v", ip)
 	}
 	planetest.Want[network](p, 200, "POST", "/vpcs/default/egressgateways", `{"metadata":{"name":"h"},"spec":{"region":"auto"}}`)
@@ -84,7 +84,7 @@ func TestEgressIPsGetAddresses(t *testing.T) {
 	p := planetest.Start(t, false)
 	planetest.Want[network](p, 200, "POST", "/vpcs/default/egressgateways", `{"metadata":{"name":"g"},"spec":{"region":"auto"}}`)
 	const ips = "/vpcs/default/egressgateways/g/ips"
-	if ip := planetest.Want[network](p, 200, "POST", ips, planetest.Named("early")); !strings.Contains(ip.Events[0].Message, "--egress-pool") {
+	if ip := planetest.Want[network](p, 200, "POST", ips, planetest.Named("early")); ip.Status != "FAILED" || !strings.Contains(ip.Events[1].Message, "--egress-pool") {
 		t.Errorf("without a pool: %+v", ip)
 	}
 	p.Pool = doze.AddressPool{netip.MustParsePrefix("203.0.113.0/31")}
@@ -96,24 +96,31 @@ func TestEgressIPsGetAddresses(t *testing.T) {
 	if ip.Spec.PublicIP != "203.0.113.1" || ip.Status != "DEPLOYED" || len(ip.Events) != 2 {
 		t.Errorf("the second: %+v", ip)
 	}
-	if ip := planetest.Want[network](p, 200, "POST", ips, planetest.Named("third")); ip.Spec.PublicIP != "" || ip.Status != "DEPLOYING" {
+	if ip := planetest.Want[network](p, 200, "POST", ips, planetest.Named("third")); ip.Spec.PublicIP != "" || ip.Status != "FAILED" || !strings.Contains(ip.Events[1].Message, "are taken: delete an egress IP") {
 		t.Errorf("of a pool without a free one: %+v", ip)
 	}
 	if w := p.Do("POST", ips, `{"metadata":{"name":"sixth"},"spec":{"ipFamily":"IPv6"}}`); w.Code != 400 || !strings.Contains(w.Body.String(), "spec.ipFamily is IPv6, of which") {
 		t.Errorf("of version 6: %d %s", w.Code, w.Body)
 	}
-	// Nobody could leave from one in another VPC: it takes none away.
+	// One in another VPC has its turn like any other.
 	planetest.Want[network](p, 200, "POST", "/vpcs", planetest.Named("v"))
 	planetest.Want[network](p, 200, "POST", "/vpcs/v/egressgateways", `{"metadata":{"name":"far"},"spec":{"region":"auto"}}`)
-	if ip := planetest.Want[network](p, 200, "POST", "/vpcs/v/egressgateways/far/ips", planetest.Named("useless")); ip.Spec.PublicIP != "" || !strings.Contains(ip.Events[0].Message, "of the VPC default") {
+	if ip := planetest.Want[network](p, 200, "POST", "/vpcs/v/egressgateways/far/ips", planetest.Named("far")); ip.Spec.PublicIP != "" || ip.Status != "FAILED" {
 		t.Errorf("of another VPC: %+v", ip)
 	}
 	planetest.Want[network](p, 200, "DELETE", ips+"/early", "")
-	if ip := planetest.Want[network](p, 200, "GET", "/vpcs/v/egressgateways/far/ips/useless", ""); ip.Spec.PublicIP != "" {
-		t.Errorf("of another VPC: %+v", ip)
-	}
-	if ip := planetest.Want[network](p, 200, "GET", ips+"/third", ""); ip.Spec.PublicIP != "203.0.113.0" || ip.Status != "DEPLOYED" {
+	if ip := planetest.Want[network](p, 200, "GET", ips+"/third", ""); ip.Spec.PublicIP != "203.0.113.0" || ip.Status != "DEPLOYED" || len(ip.Events) != 3 {
 		t.Errorf("when one was returned: %+v", ip)
+	}
+	far := func() network {
+		return planetest.Want[network](p, 200, "GET", "/vpcs/v/egressgateways/far/ips/far", "")
+	}
+	if ip := far(); ip.Spec.PublicIP != "" || len(ip.Events) != 2 {
+		t.Errorf("of another VPC, behind an older one: %+v", ip)
+	}
+	planetest.Want[network](p, 200, "DELETE", ips+"/second", "")
+	if ip := far(); ip.Spec.PublicIP != "203.0.113.1" || ip.Status != "DEPLOYED" {
+		t.Errorf("of another VPC: %+v", ip)
 	}
 }
 
@@ -149,6 +156,17 @@ func TestSandboxesLeaveByGateways(t *testing.T) {
 	planetest.Want[network](p, 200, "POST", "/vpcs", planetest.Named("v"))
 	planetest.Want[network](p, 200, "POST", "/vpcs/v/egressgateways", `{"metadata":{"name":"far"},"spec":{"region":"auto"}}`)
 	refused(400, "POST", "/sandboxes", body(`{"egress":{"gateway":"far"}}`), "no such egress gateway in the VPC default")
+	refused(400, "POST", "/sandboxes", `{"metadata":{"name":"s"},"spec":{"vpc":"v","network":{"egress":{"gateway":"nowhere"}}}}`, "in the VPC default, nor in v")
+	refused(400, "POST", "/sandboxes", `{"metadata":{"name":"s"},"spec":{"vpc":"v","network":{"egress":{"gateway":"far"}}}}`, "has no address")
+	planetest.Want[network](p, 200, "POST", "/vpcs/v/egressgateways/far/ips", planetest.Named("there"))
+	planetest.Want[doze.Sandbox](p, 200, "POST", "/sandboxes", `{"metadata":{"name":"s"},"spec":{"vpc":"v","network":{"egress":{"gateway":"far"}}}}`)
+	if got := source(); got != "203.0.113.0" {
+		t.Errorf("in its own VPC it leaves from %s", got)
+	}
+	refused(400, "PUT", "/sandboxes/s", `{"spec":{"vpc":"default"}}`, "no such egress gateway in the VPC default")
+	planetest.Want[doze.Sandbox](p, 200, "PUT", "/sandboxes/s", `{"spec":{"vpc":"default","network":{}}}`)
+	planetest.Want[doze.Sandbox](p, 200, "DELETE", "/sandboxes/s", "")
+	planetest.Want[network](p, 200, "DELETE", "/vpcs/v/egressgateways/far/ips/there", "")
 	planetest.Want[network](p, 200, "POST", "/vpcs/default/egressgateways", `{"metadata":{"name":"g"},"spec":{"region":"auto"}}`)
 	refused(400, "POST", "/sandboxes", body(dedicated), "has no address")
 	planetest.Want[network](p, 200, "POST", ips, planetest.Named("a"))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -101,11 +100,9 @@ func scanNetwork(r row) (n doze.NetworkResource, err error) {
 
 // GiveAddresses gives free addresses of a pool to the egress IPs that have none,
 // the oldest first, for as many as there are. One that was given out stays with
-// its egress IP, whatever the pool is now.
+// its egress IP, whatever the pool is now. The others fail, with the reason, until one
+// is free.
 func (s *Store) GiveAddresses(ctx context.Context, pool doze.AddressPool, now time.Time) error {
-	if len(pool) == 0 {
-		return nil
-	}
 	err := s.update(ctx, func(tx *sql.Tx) error {
 		given, err := collect(ctx, tx, scanText, `SELECT address FROM networks WHERE address <> ''`)
 		if err != nil {
@@ -116,13 +113,11 @@ func (s *Store) GiveAddresses(ctx context.Context, pool doze.AddressPool, now ti
 			taken[address] = true
 		}
 		waiting, err := collect(ctx, tx, scanNetwork, `SELECT body FROM networks
-			WHERE kind = $1 AND address = '' ORDER BY created_at, workspace, name`, string(IP))
+			WHERE kind = $1 AND address = '' AND parent <> '' ORDER BY created_at, workspace, name`, string(IP))
 		if err != nil {
 			return err
 		}
-		waiting = slices.DeleteFunc(waiting, func(ip doze.NetworkResource) bool {
-			return ip.Spec.IPFamily != doze.IPv4 || ip.Metadata.VPCName != doze.DefaultVPC // nobody could leave from it
-		})
+		waiting = slices.DeleteFunc(waiting, func(ip doze.NetworkResource) bool { return ip.Spec.IPFamily != doze.IPv4 })
 		for address := range pool.All() {
 			if len(waiting) == 0 {
 				break
@@ -130,21 +125,42 @@ func (s *Store) GiveAddresses(ctx context.Context, pool doze.AddressPool, now ti
 			if taken[address.String()] {
 				continue
 			}
-			if err := giveAddress(ctx, tx, waiting[0], address, now); err != nil {
+			ip := waiting[0]
+			ip.Spec.PublicIP = address.String()
+			if err := settle(ctx, tx, ip, doze.Running, "it has the address "+ip.Spec.PublicIP, now); err != nil {
 				return err
 			}
 			waiting = waiting[1:]
+		}
+		for _, ip := range waiting {
+			if err := settle(ctx, tx, ip, doze.Failed, whyNoAddress(pool), now); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
 	return wrap(err, "give addresses")
 }
 
-func giveAddress(ctx context.Context, tx *sql.Tx, ip doze.NetworkResource, address netip.Addr, now time.Time) error {
-	ip.Spec.PublicIP, ip.Status = address.String(), doze.Running.Status()
+// whyNoAddress says why there is no address, and what to do.
+func whyNoAddress(pool doze.AddressPool) string {
+	if len(pool) == 0 {
+		return "this platform has no addresses to give: ask its operator to name some with --egress-pool"
+	}
+	return "all addresses of the platform are taken: delete an egress IP that is not needed, or ask the operator for a larger --egress-pool. " +
+		"It gets the next one that is free"
+}
+
+// settle records what became of an egress IP, unless its last event says so.
+func settle(ctx context.Context, tx *sql.Tx, ip doze.NetworkResource, phase doze.Phase, message string, now time.Time) error {
+	if n := len(ip.Events); n > 0 && ip.Status == phase.Status() && ip.Events[n-1].Message == message {
+		return nil
+	}
+	ip.Status = phase.Status()
 	ip.Events = append(ip.Events, doze.Event{
-		Type: doze.EventDeployment, Status: ip.Status, Message: "it has the address " + ip.Spec.PublicIP, Time: doze.Time{Time: now},
+		Type: doze.EventDeployment, Status: ip.Status, Message: message, Time: doze.Time{Time: now},
 	}.Revised(doze.FirstRevision))
+	ip.Events = ip.Events[max(0, len(ip.Events)-eventsMax):]
 	body, err := json.Marshal(ip)
 	if err != nil {
 		return err
@@ -172,13 +188,10 @@ func (s *Store) DropRetired(ctx context.Context) error {
 	})
 }
 
-// GatewayAddress returns the address that a gateway of a workspace has for its
-// sandboxes: that of its oldest egress IP, or an invalid one.
-func (s *Store) GatewayAddress(ctx context.Context, workspace, gateway string) (netip.Addr, error) {
-	all, err := collect(ctx, s.read, scanText, `SELECT address FROM networks
-		WHERE workspace = $1 AND kind = $2 AND parent = $3 AND address <> '' ORDER BY created_at, name LIMIT 1`, workspace, string(IP), gateway)
-	if err != nil || len(all) == 0 {
-		return netip.Addr{}, wrap(err, "find the address of a gateway")
-	}
-	return netip.ParseAddr(all[0])
+// GatewayAddresses returns the egress IPs of a gateway that have an address, the oldest
+// first.
+func (s *Store) GatewayAddresses(ctx context.Context, workspace, gateway string) ([]doze.NetworkResource, error) {
+	all, err := collect(ctx, s.read, scanNetwork, `SELECT body FROM networks
+		WHERE workspace = $1 AND kind = $2 AND parent = $3 AND address <> '' ORDER BY created_at, name`, workspace, string(IP), gateway)
+	return all, wrap(err, "find the addresses of a gateway")
 }

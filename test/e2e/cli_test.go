@@ -159,7 +159,7 @@ func networkByHand(t *testing.T, s shell) {
 	t.Helper()
 	s.ok(t, "doze", "vpc", "create", "lab")
 	s.ok(t, "doze", "gateway", "create", "office")
-	if out := s.ok(t, "doze", "ip", "create", "office", "office-1"); !strings.Contains(out, "DEPLOYING") || !strings.Contains(out, "--egress-pool") {
+	if out := s.ok(t, "doze", "ip", "create", "office", "office-1"); !strings.Contains(out, "FAILED") || !strings.Contains(out, "--egress-pool") {
 		t.Errorf("without a pool: %s", out)
 	}
 	for _, mistake := range [][]string{{"--gateway", "office"}, {"--vpc", "none"}, {"--allow", "http://a.test"}, {"--network", "/dev/null"}} {
