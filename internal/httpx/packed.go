@@ -14,7 +14,7 @@ import (
 func WritePacked(w http.ResponseWriter, r *http.Request, packed []byte) error {
 	h := w.Header()
 	h.Add("Vary", "Accept-Encoding")
-	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+	if unpacks(strings.Join(r.Header.Values("Accept-Encoding"), ",")) {
 		h.Set("Content-Encoding", "gzip")
 		h.Set("Content-Length", strconv.Itoa(len(packed)))
 		_, _ = w.Write(packed) // the caller went away: nobody is left to tell
@@ -26,4 +26,19 @@ func WritePacked(w http.ResponseWriter, r *http.Request, packed []byte) error {
 	}
 	_, _ = io.Copy(w, plain) //nolint:gosec // these bytes are ours; and the caller may go away, as above
 	return nil
+}
+
+// unpacks reports whether a client says that it can unpack gzip. A weight of zero says
+// that it cannot.
+func unpacks(accepts string) bool {
+	for part := range strings.SplitSeq(accepts, ",") {
+		coding, weight, _ := strings.Cut(part, ";")
+		if !strings.EqualFold(strings.TrimSpace(coding), "gzip") {
+			continue
+		}
+		_, value, _ := strings.Cut(weight, "=")
+		q, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		return err != nil || q > 0
+	}
+	return false
 }

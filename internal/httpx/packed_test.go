@@ -23,7 +23,9 @@ func TestWritePacked(t *testing.T) {
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for accepts, coding := range map[string]string{"gzip, br": "gzip", "": "", "br": ""} {
+	for accepts, coding := range map[string]string{
+		"gzip, br": "gzip", "br, GZIP;q=0.5": "gzip", "gzip;": "gzip", "": "", "br": "", "gzip; q=0, br": "", "x-gzip": "",
+	} {
 		r, w := httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRecorder()
 		r.Header.Set("Accept-Encoding", accepts)
 		if err := httpx.WritePacked(w, r, packed.Bytes()); err != nil {
