@@ -179,7 +179,10 @@ func (all *Destinations) Reach(to Address) (reached bool) {
 // Cover reports whether a request to an address is one of them: an entry covers it,
 // and no exception does. The path is escaped, as it is sent.
 func (all *Destinations) Cover(to Address, method, path string) (covered bool) {
-	at := readPath(path)
+	var at requestPath
+	if slices.ContainsFunc(all.all, func(d Destination) bool { return len(d.path) > 0 }) {
+		at = readPath(path)
+	}
 	for i := range all.all {
 		d := &all.all[i]
 		if !d.leads(to, all.secrets) || len(d.methods) > 0 && !slices.Contains(d.methods, method) {

@@ -121,6 +121,20 @@ func TestCertificateSettings(t *testing.T) {
 	}
 }
 
+// TestRoutingSettings: secrets are masked, and references of sandboxes are not resolved,
+// unless the operator says so.
+func TestRoutingSettings(t *testing.T) {
+	t.Parallel()
+	s := Defaults()
+	if o := s.Host(); o.GuestReferences || o.Unmasked {
+		t.Errorf("by default: references %v, unmasked %v", o.GuestReferences, o.Unmasked)
+	}
+	s.GuestReferences, s.MaskResponses = true, false
+	if o := s.Host(); !o.GuestReferences || !o.Unmasked {
+		t.Errorf("as the operator says: references %v, unmasked %v", o.GuestReferences, o.Unmasked)
+	}
+}
+
 // TestTraceSettings: dozed does not start with a collector that it could never
 // reach.
 func TestTraceSettings(t *testing.T) {

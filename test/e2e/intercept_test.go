@@ -186,11 +186,15 @@ func TestRouting(t *testing.T) {
 		if dumped, err := p.Quit(); err != nil || dumped {
 			t.Fatalf("it left a core dump: %v, %v", dumped, err)
 		}
-		p.Arguments("--egress", "open", "--resolver", z.Address, "--pause-after", "1s", "--save-after", "0s", "--disk-after", "2s", "--swap", "off")
+		p.Arguments("--egress", "open", "--resolver", z.Address, "--pause-after", "1s", "--save-after", "0s", "--disk-after", "2s", "--swap", "off", "--guest-references")
 		if err := p.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		d.requests(t, agent, secretTwo)
+		out := sh(t, agent, `curl -s https://`+routed+`/ -H 'X-Key: {{SECRET:key}}'`)
+		if got := d.last.Load().Header.Get("X-Key"); got != secretTwo || strings.Contains(out, secretTwo) {
+			t.Errorf("by the default of the platform %q is sent, and the sandbox sees %s", got, out)
+		}
 	})
 	t.Run("authorities", func(t *testing.T) { d.authorities(t, p, c, agent, rule(one)) })
 	const present = "this-is-to-be-found-8c1f"
