@@ -29,7 +29,7 @@ def delay(method: str, error: Exception, attempt: int) -> float | None:
         return wait if error.retry_after is None else error.retry_after
     if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
         return wait
-    if isinstance(error, httpx.TransportError) and not isinstance(error, httpx.TimeoutException) and method in _IDEMPOTENT:
+    if isinstance(error, (httpx.NetworkError, httpx.RemoteProtocolError)) and method in _IDEMPOTENT:
         return wait
     return None
 

@@ -147,6 +147,8 @@ class Retries(unittest.TestCase):
             ("POST", httpx.ReadError("m"), False),
             ("GET", httpx.ReadError("m"), True),
             ("GET", httpx.ReadTimeout("m"), False),
+            ("GET", httpx.RemoteProtocolError("m"), True),
+            ("GET", httpx.UnsupportedProtocol("m"), False),
         ):
             with self.subTest(method=method, error=repr(error)):
                 self.assertEqual(delay(method, error, 0) is not None, again)

@@ -155,9 +155,8 @@ class Sandbox:
         self._doze = doze
         #: The sandbox as it was at the last answer.
         self.record = record
-        if not record.metadata.url:
-            raise errors.DozeError(f"the sandbox {record.metadata.name} has no address")
-        self.url: str = record.metadata.url
+        #: Its address; empty if the platform gives it none.
+        self.url = record.metadata.url or ""
         #: Every call of the API inside the sandbox.
         self.api = SandboxOperations(doze._transport, self.url)
         self.fs = Files(doze._transport, self.api, self.url)
