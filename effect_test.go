@@ -18,6 +18,7 @@ import (
 var effects = map[string]string{
 	// Sandboxes.
 	"internal/control/TestCreateAnswersAReadySandbox": "MetadataRequest.labels Runtime.image Env.secret",
+	"internal/control/TestSleepAndWake":               "?tier",
 	"internal/control/TestCreateMistakes":             "SandboxSpecRequest.vpc",
 	"internal/control/TestCreateIfNotExist":           "MetadataRequest.name ?createIfNotExist",
 	"internal/control/TestByExternalID":               "MetadataRequest.externalId",

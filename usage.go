@@ -3,6 +3,12 @@ package doze
 // WakesMax is how many wakes of a sandbox its latencies are of, the newest ones.
 const WakesMax = 128
 
+// Tiers that a caller may ask a sandbox to sleep in.
+const (
+	SleepPaused = "paused" // in memory
+	SleepDisk   = "disk"
+)
+
 // SandboxUsage is what one sandbox takes of its host, and what it has done.
 type SandboxUsage struct {
 	Name   string `json:"name"`

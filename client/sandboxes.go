@@ -129,6 +129,21 @@ func all[T any](ctx context.Context, c *Client, path string, q url.Values) iter.
 	}
 }
 
+// Sleep pauses a sandbox now or, if deep is set, moves it to disk. One that somebody uses
+// is a Conflict. The next request wakes it.
+func (c *Client) Sleep(ctx context.Context, name string, deep bool) (doze.Sandbox, error) {
+	tier := doze.SleepPaused
+	if deep {
+		tier = doze.SleepDisk
+	}
+	return exchange[doze.Sandbox](ctx, c, http.MethodPost, c.sandbox(name)+"/sleep?tier="+tier, nil)
+}
+
+// Wake wakes a sandbox, and returns when it runs.
+func (c *Client) Wake(ctx context.Context, name string) (doze.Sandbox, error) {
+	return exchange[doze.Sandbox](ctx, c, http.MethodPost, c.sandbox(name)+"/wake", nil)
+}
+
 // CreateWorkspace makes a workspace.
 func (c *Client) CreateWorkspace(ctx context.Context, name string) (doze.Workspace, error) {
 	return resource[doze.Workspace](ctx, c, http.MethodPost, map[string]string{"name": name}, "workspaces")

@@ -21,8 +21,8 @@ const (
 	suggestMax = 3
 )
 
-// suggest returns a question for somebody who wrote a word that is none of those known,
-// or nothing. cobra knows how to compare words of commands.
+// suggest asks whether a word was meant to be one of those known. It is empty if none is
+// near. cobra knows how to compare words.
 func suggest(word string, known []string) string {
 	words := &cobra.Command{SuggestionsMinimumDistance: min(suggestDistance, len(word)/suggestLetters)}
 	for _, k := range known {

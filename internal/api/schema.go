@@ -30,6 +30,7 @@ var parameters = map[string]openapi.Parameter{
 	"token":                 query("token", "a part of the address that the upload was offered at", openapi.Schema{Type: "string"}),
 	flags[CountResources]:   query(flags[CountResources], "count what is in the workspace", boolean),
 	flags[WithReason]:       query(flags[WithReason], "answer an object, and not a boolean", boolean),
+	"tier":                  query("tier", "where the sandbox sleeps", WordsOr(doze.SleepPaused, doze.SleepPaused, doze.SleepDisk)),
 	"type":                  query("type", "of schedules cron or at, and anything else is any; of lines of a log all, process or event", openapi.Schema{Type: "string"}),
 	"sandbox":               query("sandbox", "those of one sandbox", openapi.Schema{Type: "string"}),
 	"schedule":              query("schedule", "those of one schedule", openapi.Schema{Type: "string"}),

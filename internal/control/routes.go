@@ -27,6 +27,8 @@ var rows = []api.Row[*Server]{
 	api.GET("/sandboxes/{name}/traces", "sandboxes:get", api.Read((*Server).traces)),
 	api.GET("/sandboxes/{name}/usage", "sandboxes:get", api.Read((*Server).usage)),
 	api.GET("/usage/sandboxes", "sandboxes:list", api.Read((*Server).listUsage).Asks("labels", "status", "externalId", "showTerminated")),
+	api.POST("/sandboxes/{name}/sleep", "sandboxes:control", api.Read(sleepSandbox).Asks("tier")),
+	api.POST("/sandboxes/{name}/wake", "sandboxes:control", api.Read(wakeSandbox)),
 	api.POST("/sandboxes/{name}/tickets", "sandboxes:control", api.Read((*Server).createTicket)),
 
 	api.GET("/snapshots", "sandboxes:list", api.Read((*Server).listSnapshots).Asks("status")),

@@ -15,6 +15,7 @@ type arguments struct {
 	From      string         `json:",omitempty"`
 	Ref       string         `json:",omitempty"`
 	Path      string         `json:",omitempty"`
+	Deep      bool           `json:",omitempty"`
 	Drive     string         `json:",omitempty"`
 	Workspace string         `json:",omitempty"`
 	Instead   string         `json:",omitempty"`
@@ -113,6 +114,10 @@ var calls = map[string]func(ctx context.Context, n Node, in *arguments) (any, er
 	"DropLogs": func(ctx context.Context, n Node, in *arguments) (any, error) {
 		return nothing{}, n.DropLogs(ctx, in.Workspace)
 	},
+	"Sleep": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.Sleep(ctx, in.UID, in.Deep)
+	},
+	"Wake": func(ctx context.Context, n Node, in *arguments) (any, error) { return nothing{}, n.Wake(ctx, in.UID) },
 	"Consult": func(ctx context.Context, n Node, in *arguments) (any, error) {
 		return nothing{}, n.Consult(ctx, in.UID)
 	},

@@ -327,6 +327,16 @@ func (c *Client) DropLogs(ctx context.Context, workspace string) error {
 	return c.do(ctx, "DropLogs", arguments{Workspace: workspace}, nil)
 }
 
+// Sleep implements [Node].
+func (c *Client) Sleep(ctx context.Context, uid string, deep bool) error {
+	return c.do(ctx, "Sleep", arguments{UID: uid, Deep: deep}, nil)
+}
+
+// Wake implements [Node].
+func (c *Client) Wake(ctx context.Context, uid string) error {
+	return c.do(ctx, "Wake", arguments{UID: uid}, nil)
+}
+
 // Consult implements [Node].
 func (c *Client) Consult(ctx context.Context, uid string) error {
 	return c.do(ctx, "Consult", arguments{UID: uid}, nil)

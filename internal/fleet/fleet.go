@@ -225,6 +225,12 @@ type Node interface {
 	EndLogs(ctx context.Context, all []EndedLog) error
 	// DropLogs removes the logs of a workspace.
 	DropLogs(ctx context.Context, workspace string) error
+	// Sleep pauses a sandbox now and, if deep is set, moves it to disk. One that somebody
+	// uses is a Conflict, which says why. Processes that compute are no use. The next
+	// request wakes the sandbox.
+	Sleep(ctx context.Context, uid string, deep bool) error
+	// Wake wakes a sandbox, as a request does, and returns when it runs.
+	Wake(ctx context.Context, uid string) error
 	// Consult brings what Statuses says of the use of a sandbox up to date: one that
 	// is awake is asked for its keepAlive processes. None is woken.
 	Consult(ctx context.Context, uid string) error

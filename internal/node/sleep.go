@@ -127,7 +127,7 @@ func (b *Box) computed() idle.Sample {
 	if m == nil {
 		return now
 	}
-	stats, err := m.Stats(b.life)
+	stats, err := b.stats(b.life, m)
 	if err != nil && b.life.Err() == nil {
 		slog.Warn("look at what a sandbox computes", "sandbox", b.order.UID, "err", err)
 	}
@@ -146,7 +146,7 @@ func (s *sinking) step() {
 	case s.unseen():
 		b.life.spawn(s.look)
 	case b.state.Is(doze.Running):
-		b.life.spawn(s.suspend)
+		b.life.spawn(func() { s.suspend(false) })
 	default:
 		now := b.sleeper()
 		s.sink(b.n.schedule.Next(&now))
@@ -154,8 +154,9 @@ func (s *sinking) step() {
 }
 
 // suspend pauses a box that nobody uses, unless a process in it asked to stay
-// awake, or its processes compute.
-func (s *sinking) suspend() {
+// awake, or its processes compute. The latter is no reason if a caller asked for the
+// pause. It returns why the box stayed awake.
+func (s *sinking) suspend(called bool) idle.Reason {
 	b := s.b
 	asked := time.Now()
 	in, err := intend(b.life, b.agent())
@@ -168,12 +169,12 @@ func (s *sinking) suspend() {
 		b.use.Unheard()
 	}
 	a := answer(asked, in, err, b.life.Err() != nil)
-	a.Computing = b.n.load().Computes(s.sample, now, b.use.Last())
+	a.Computing = !called && b.n.load().Computes(s.sample, now, b.use.Last())
 	s.sample = now
 	if why := b.heed(a, err); why != idle.None {
 		b.mu.Unlock()
 		slog.Debug("a sandbox stays awake", "sandbox", b.order.UID, "why", why)
-		return // a request won the race against the timer, and its end sets it again
+		return why // a request won the race against the timer, and its end sets it again
 	}
 	b.learn(b.machine, in, err)
 	_ = b.move(doze.Idled, "") // Running has a row for Idled
@@ -199,6 +200,7 @@ func (s *sinking) suspend() {
 			_ = b.move(doze.Stayed, "it could not be put to sleep and runs on") // a delete may have come first
 		}
 	})
+	return idle.None
 }
 
 // answer is what the agent of a box said when it was asked, or that it said nothing.

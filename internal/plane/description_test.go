@@ -126,6 +126,8 @@ var bodiless = map[string]bool{
 	"POST /sandboxes/{name}/snapshots/{snapshot}/restore": true,
 	"POST /drives/{drive}/access-token":                   true,
 	"POST /sandboxes/{name}/tickets":                      true,
+	"POST /sandboxes/{name}/sleep":                        true,
+	"POST /sandboxes/{name}/wake":                         true,
 	"POST /sandboxes/{name}/archive":                      true,
 	"POST /sandboxes/{name}/unarchive":                    true,
 	"POST /customdomains/{domain}/verify":                 true,

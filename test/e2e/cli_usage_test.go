@@ -78,6 +78,14 @@ func shortForms(t *testing.T, s shell) {
 	if out := s.ok(t, "doze", "events", "used"); !strings.Contains(out, "the sandbox is ready") {
 		t.Errorf("events: %s", out)
 	}
+	for _, step := range []struct{ command, flag, tier string }{{"sleep", "--disk", "disk"}, {"wake", "-o=table", "awake"}, {"sleep", "--disk=false", "paused"}} {
+		if out := s.ok(t, "doze", step.command, step.flag, "used"); out != "used\n" {
+			t.Errorf("%s: %q", step.command, out)
+		}
+		if out := s.ok(t, "doze", "stats", "used"); !strings.Contains(out, " "+step.tier+" ") {
+			t.Errorf("after %s: %s", step.command, out)
+		}
+	}
 	process := strings.TrimSpace(s.ok(t, "doze", "exec", "-d", "used", "sleep", "600"))
 	if out := s.ok(t, "doze", "ps", "used"); !strings.Contains(out, process) || !strings.Contains(out, "s ago") {
 		t.Errorf("ps: %s", out)

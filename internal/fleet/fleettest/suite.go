@@ -56,6 +56,7 @@ var cases = map[string]func(*bench){
 	"what is not there is known to be gone":        unknown,
 	"statuses are those of what is there":          statuses,
 	"a disabled sandbox does not wake":             disabled,
+	"a sandbox sleeps and wakes when told to":      called,
 	"a snapshot outlives its sandbox":              snapshots,
 	"an archive comes back":                        archives,
 	"volumes are made once, and dropped":           volumes,
@@ -179,6 +180,35 @@ func statuses(b *bench) {
 	}
 	if used, err = b.Consumption(b.Context(), nil); err != nil || len(used) != 0 {
 		b.Errorf("none of them took %v, %v", used, err)
+	}
+}
+
+func called(b *bench) {
+	b.create("a")
+	for _, deep := range []bool{false, false, true, true} {
+		b.done(b.Sleep(b.Context(), "a", deep))
+		if st, _ := b.status("a"); st.Phase != doze.Standby || deep != (st.Tier == "disk") {
+			b.Fatalf("it is %s, %s", st.Phase, st.Tier)
+		}
+	}
+	for range 2 {
+		b.done(b.Wake(b.Context(), "a"))
+		if st, _ := b.status("a"); st.Phase != doze.Running {
+			b.Fatalf("it is %s", st.Phase)
+		}
+	}
+	b.done(b.Disable(b.Context(), "a"))
+	for what, err := range map[string]error{
+		"a wake of a disabled sandbox": b.Wake(b.Context(), "a"), "a sleep of a disabled sandbox": b.Sleep(b.Context(), "a", true),
+	} {
+		if doze.Public(err).Kind != doze.Conflict {
+			b.Errorf("%s: %v", what, err)
+		}
+	}
+	for what, err := range map[string]error{"a wake of nobody": b.Wake(b.Context(), "nobody"), "a sleep of nobody": b.Sleep(b.Context(), "nobody", false)} {
+		if doze.Public(err).Kind != doze.NotFound {
+			b.Errorf("%s: %v", what, err)
+		}
 	}
 }
 

@@ -108,6 +108,7 @@ type Machine struct {
 	asked    bool      // as far as it is known
 	Alive    time.Time // until when a keepAlive process runs
 	retired  bool
+	shallow  bool // it sleeps in memory
 	Setback  *fleet.Setback
 	Memory   string // what a snapshot keeps; a fresh machine has none
 }
@@ -465,12 +466,53 @@ func (n *Node) Consumption(_ context.Context, uids []string) (map[string]doze.Us
 	return all, nil
 }
 
-// tierOf is where the memory of a machine is: there are two places.
+// tierOf is where the memory of a machine is.
 func tierOf(m *Machine) string {
-	if m.Phase == doze.Running {
+	switch {
+	case m.Phase == doze.Running:
 		return "awake"
+	case m.shallow:
+		return "paused"
+	default:
+		return "disk"
 	}
-	return "disk"
+}
+
+// Sleep implements [fleet.Node].
+func (n *Node) Sleep(_ context.Context, uid string, deep bool) error {
+	return n.call(uid, doze.Standby, func(m *Machine) error {
+		if m.InUse {
+			return doze.Errorf(doze.Conflict, "the sandbox is in use and stays awake")
+		}
+		m.shallow = !deep && (m.Phase == doze.Running || m.shallow)
+		return nil
+	})
+}
+
+// Wake implements [fleet.Node].
+func (n *Node) Wake(_ context.Context, uid string) error {
+	return n.call(uid, doze.Running, func(*Machine) error { return nil })
+}
+
+// call moves a machine that runs or sleeps to a phase, unless it is there.
+func (n *Node) call(uid string, to doze.Phase, may func(*Machine) error) error {
+	defer n.around()()
+	n.Mu.Lock()
+	defer n.Mu.Unlock()
+	m := n.Machines[uid]
+	switch {
+	case m == nil:
+		return doze.Errorf(doze.NotFound, "no such machine")
+	case m.Phase != doze.Running && m.Phase != doze.Standby:
+		return doze.Errorf(doze.Conflict, "the machine is %s", m.Phase)
+	}
+	if err := may(m); err != nil {
+		return err
+	}
+	if m.Phase != to {
+		n.Move(uid, to, "")
+	}
+	return nil
 }
 
 // SetLimits notes limits; Claim and Create refuse more awake machines than
