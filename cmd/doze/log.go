@@ -52,7 +52,7 @@ At most %d lines are printed without --follow.`, doze.LogLinesMax),
 			if f.Limit < 1 || f.Limit > doze.LogLinesMax {
 				return usagef("--lines must be 1 to %d", doze.LogLinesMax)
 			}
-			now := time.Now()
+			now := a.now()
 			if f.Since, err = auditMoment("since", since, now); err != nil {
 				return err
 			}

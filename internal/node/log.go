@@ -15,7 +15,7 @@ import (
 
 const (
 	// collectDelay is when the node first asks a sandbox that woke for output, so that
-	// nothing is in the way of what woke it.
+	// nothing is in the way of what woke it. It is half of the time until a pause at most.
 	collectDelay = 500 * time.Millisecond
 	// collectPause is between two collections at least: small lines come together.
 	collectPause = 100 * time.Millisecond
@@ -118,7 +118,7 @@ func (c *collector) goesOn() bool {
 }
 
 func (c *collector) run() {
-	wait := collectDelay
+	wait := min(collectDelay, c.b.n.PauseAfter/2)
 	for failures := 0; ; {
 		select {
 		case <-time.After(wait):
