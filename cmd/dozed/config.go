@@ -22,7 +22,7 @@ func load(name string, args []string, extra ...func(*flag.FlagSet)) (settings.Se
 	}
 	s, err := settings.Load(flags, args)
 	if errors.Is(err, flag.ErrHelp) {
-		dozed.Help(os.Stdout, flags)
+		dozed.Help(os.Stdout, settings.Own(flags))
 	}
 	return s, flags.Args(), err
 }
