@@ -37,8 +37,7 @@ type found struct {
 // about a name does not matter.
 func (e *Egress) dial(ctx context.Context, g *guest, d Destination, before *found) (up *net.TCPConn, err error) {
 	if why := g.claim(); why != "" {
-		e.decided(g, d, Verdict{Rule: ruleBusy, Why: why})
-		return nil, doze.Errorf(doze.Exhausted, "the sandbox has too many connections: %s", why)
+		return nil, doze.Wrap(crowded(why), doze.Exhausted, "the sandbox has too many connections: %s", why)
 	}
 	defer func() {
 		if err != nil {

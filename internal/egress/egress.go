@@ -49,6 +49,9 @@ type Options struct {
 	Private bool
 	// Decided is told of every decision. It must not wait.
 	Decided func(allow bool)
+	// Refused is told what a sandbox could not reach: once for a destination, and seldom.
+	// See [refusals]. It must not wait. Without one, only the log says so.
+	Refused func(g Guest, message string)
 	// Interceptor carries what matches routing rules; without one it is refused.
 	Interceptor Interceptor
 	// Meter returns where the bytes of a sandbox count, when it is admitted. It may
@@ -106,6 +109,9 @@ func New(o Options) *Egress {
 	if o.Descriptors == 0 {
 		o.Descriptors = descriptors()
 	}
+	if o.Refused == nil {
+		o.Refused = func(Guest, string) {}
+	}
 	if o.Barred == nil {
 		o.Barred = func(Guest) string { return "" }
 	}
@@ -147,7 +153,7 @@ func (e *Egress) Admit(who Guest, n *doze.Network) error {
 	}
 	g := &guest{
 		Guest: who, names: newNames(e.Pool), policy: p, flows: map[*flow]struct{}{},
-		begins: rate.NewLimiter(streamRate, streamBurst), lines: rate.NewLimiter(auditRate, auditBurst), limit: newRate(),
+		begins: rate.NewLimiter(streamRate, streamBurst), lines: rate.NewLimiter(auditRate, auditBurst), limit: newRate(), refusals: newRefusals(),
 		traffic: e.Meter(who), barred: e.Barred, sockets: newSockets(&e.descriptors),
 	}
 	g.transport = e.transport(g)
@@ -268,7 +274,24 @@ func (e *Egress) accept(ctx context.Context, l net.Listener, serve func(*guest, 
 // decided counts and writes down a decision.
 func (e *Egress) decided(g *guest, to Destination, v Verdict) {
 	e.Decided(v.Allow)
-	g.audit("tcp", to, v)
+	e.written(g, "tcp", to, v)
+}
+
+// once returns decided for one connection or request: the first call counts.
+func (e *Egress) once(g *guest, to Destination) func(Verdict) {
+	var once sync.Once
+	return func(v Verdict) { once.Do(func() { e.decided(g, to, v) }) }
+}
+
+// written writes down a decision, and a refusal also for the owner of the sandbox.
+func (e *Egress) written(g *guest, protocol string, to Destination, v Verdict) {
+	g.audit(protocol, to, v)
+	if v.Allow {
+		return
+	}
+	if message := g.refusals.add(protocol, to, v, time.Now()); message != "" {
+		e.Refused(g.Guest, message)
+	}
 }
 
 // A Packet is one that the filter decided about, or the first of a flow, and not we.
@@ -290,7 +313,7 @@ func (e *Egress) Note(ip netip.Addr, p Packet) {
 	}
 	g.omit(p.Omitted)
 	d := Destination{IP: p.To.Addr(), Port: p.To.Port()}
-	g.audit(p.Protocol, d, e.filtered(p, d))
+	e.written(g, p.Protocol, d, e.filtered(p, d))
 }
 
 // filtered is the verdict of the filter: of that of the machine, too, behind which

@@ -36,6 +36,7 @@ type guest struct {
 	begins    *rate.Limiter
 	lines     *rate.Limiter
 	limit     *rate.Limiter
+	refusals  *refusals
 	traffic   *Traffic
 	barred    func(Guest) (why string)
 

@@ -198,17 +198,18 @@ func denied(host string, v Verdict) error {
 // checked sends the requests of a sandbox to one destination. Its errors may be
 // shown to the sandbox.
 type checked struct {
-	e  *Egress
-	g  *guest
-	to Destination
+	transport http.RoundTripper
+	to        Destination
+	allowed   Verdict
+	decided   func(Verdict) // of each call the first counts
 }
 
 // RoundTrip implements [http.RoundTripper].
 func (c *checked) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := c.g.transport.RoundTrip(r)
-	if rule, is := errors.AsType[broken](err); is {
-		v := Verdict{Rule: string(rule)}
-		c.e.decided(c.g, c.to, v)
+	resp, err := c.transport.RoundTrip(r)
+	v := c.allowed.after(err)
+	c.decided(v)
+	if _, is := errors.AsType[broken](err); is {
 		return nil, denied(c.to.host(), v)
 	}
 	return resp, err
@@ -263,13 +264,14 @@ func (e *Egress) forward(w http.ResponseWriter, r *http.Request, g *guest, to De
 		return
 	}
 	defer g.done(f)
-	e.decided(g, to, v)
 	if len(v.Rules) > 0 && e.Interceptor == nil {
 		e.block(w, r, g, to, Verdict{Rule: ruleProtocol})
 		return
 	}
+	decided := e.once(g, to)
 	if len(v.Rules) > 0 {
-		e.Interceptor.Request(w, r.WithContext(ctx), g.Guest, to, &checked{e, g, to})
+		e.Interceptor.Request(w, r.WithContext(ctx), g.Guest, to, &checked{g.transport, to, v, decided})
+		decided(v) // of a request that was not sent
 		return
 	}
 	proxy := httputil.ReverseProxy{
@@ -284,11 +286,16 @@ func (e *Egress) forward(w http.ResponseWriter, r *http.Request, g *guest, to De
 			}
 			p.Out.Header.Set(httpx.RequestIDHeader, uuid.NewString())
 		},
+		ModifyResponse: func(*http.Response) error {
+			decided(v)
+			return nil
+		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if rule, is := errors.AsType[broken](err); is {
 				e.block(w, r, g, to, Verdict{Rule: string(rule)})
 				return
 			}
+			decided(v.after(err))
 			e.unreached(w, g, to, err)
 		},
 	}

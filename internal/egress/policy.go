@@ -2,6 +2,7 @@ package egress
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -84,15 +85,17 @@ const (
 // reasons tell a sandbox why a rule refuses its request, and what to do about it.
 // The other rules are lists of its own, or nobody is answered.
 var reasons = map[string]string{
-	ruleClosed:   "egress is closed on this platform: its operator can start it with --egress open",
-	ruleMail:     "port 25 is closed: send mail through port 465 or 587",
-	ruleNoName:   "this sandbox has lists of domains: connect by name, not by address",
-	rulePrivate:  "sandboxes reach public addresses only; use a subnet to reach other sandboxes, without the proxy",
-	ruleMismatch: "the request and its connection name different hosts: use one connection per host",
-	ruleProtocol: "send the proxy CONNECT or a request for an http:// URL",
-	ruleResolver: "port 853 (DNS over TLS) is closed, because the platform answers DNS: use the sandbox's resolver, or add host:853 to allowedDomains",
-	ruleNoSource: "the egress gateway has no address: create an egress IP in it",
-	ruleShared:   "the ruleset dedicated-ip forbids the shared address: change spec.network.egress.policies, or the ruleset",
+	ruleClosed:    "egress is closed on this platform: its operator can start it with --egress open",
+	ruleMail:      "port 25 is closed: send mail through port 465 or 587",
+	ruleNoName:    "this sandbox has lists of domains: connect by name, not by address",
+	rulePrivate:   "sandboxes reach public addresses only; use a subnet to reach other sandboxes, without the proxy",
+	ruleMismatch:  "the request and its connection name different hosts: use one connection per host",
+	ruleProtocol:  "send the proxy CONNECT or a request for an http:// URL",
+	ruleResolver:  "port 853 (DNS over TLS) is closed, because the platform answers DNS: use the sandbox's resolver, or add host:853 to allowedDomains",
+	ruleNoSource:  "the egress gateway has no address: create an egress IP in it",
+	ruleTransport: "UDP and other protocols than TCP are dropped: use TCP, or a dedicated address for UDP",
+	ruleBusy:      "the sandbox has too many connections: close some first",
+	ruleShared:    "the ruleset dedicated-ip forbids the shared address: change spec.network.egress.policies, or the ruleset",
 }
 
 // reason is that of a refusal.
@@ -235,6 +238,23 @@ func (p *Policy) leavesLike(o *Policy) bool {
 type broken string
 
 func (b broken) Error() string { return "the rule " + string(b) + " does not allow it" }
+
+// crowded is why a sandbox may have no connection more.
+type crowded string
+
+func (c crowded) Error() string { return string(c) }
+
+// after is the verdict about a destination that was allowed and dialled, with what came
+// of it. Each connection and request counts once, when that is known.
+func (v Verdict) after(err error) Verdict {
+	if rule, is := errors.AsType[broken](err); is {
+		return Verdict{Rule: string(rule)}
+	}
+	if why, is := errors.AsType[crowded](err); is {
+		return Verdict{Rule: ruleBusy, Why: string(why)}
+	}
+	return v
+}
 
 // Named reports whether a verdict depends on the name of a destination.
 func (p *Policy) Named() bool {

@@ -198,7 +198,6 @@ func (s *stream) carry(ctx context.Context) {
 		s.refuse(Verdict{Rule: ruleProtocol})
 		return
 	}
-	s.e.decided(s.g, s.to, v)
 	given := false
 	defer func() {
 		if !given {
@@ -208,23 +207,26 @@ func (s *stream) carry(ctx context.Context) {
 	if len(v.Rules) > 0 {
 		var at atomic.Pointer[found]
 		at.Store(s.at)
+		decided := s.e.once(s.g, s.to)
 		s.e.Interceptor.Intercept(ctx, s.g.Guest, &link{TCPConn: s.c, guest: s.g, head: s.head}, s.to, v.Rules, func(ctx context.Context) (net.Conn, error) {
-			return s.e.open(ctx, s.g, s.to, at.Swap(nil)) // later connections look again
+			c, err := s.e.open(ctx, s.g, s.to, at.Swap(nil)) // later connections look again
+			decided(v.after(err))
+			return c, err
 		})
+		decided(v) // of a client that ended before
 		return
 	}
 	up, err := s.e.dial(ctx, s.g, s.to, s.at)
 	if err != nil {
 		if given = s.answer(err); given {
-			return
+			return // who answers decides
 		}
-		if rule, is := errors.AsType[broken](err); is {
-			s.e.decided(s.g, s.to, Verdict{Rule: string(rule)})
-		}
+		s.e.decided(s.g, s.to, v.after(err))
 		slog.Debug("a destination is not reached", "sandbox", s.g.UID, "host", s.to.host(), "port", s.to.Port, "err", err)
 		refuse(s.c)
 		return
 	}
+	s.e.decided(s.g, s.to, v)
 	defer s.g.exit(up)
 	stop := context.AfterFunc(ctx, func() { refuse(s.c); refuse(up) })
 	defer stop()

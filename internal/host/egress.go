@@ -33,8 +33,9 @@ func (h *Host) openEgress(ctx context.Context) error {
 		Pool:        hostnet.Names, Resolver: h.o.Resolver, Denied: h.denied, Private: len(h.o.Opened) > 0,
 		Upstream: upstream(h.o.DNS),
 		Closed:   h.o.Egress == EgressClosed, Decided: h.o.Metrics.Decided,
-		Meter:  h.traffic.of,
-		Barred: func(g egress.Guest) string { return h.o.Quotas.Barred(g.Workspace) },
+		Refused: func(g egress.Guest, message string) { h.node.Remark(g.UID, message) },
+		Meter:   h.traffic.of,
+		Barred:  func(g egress.Guest) string { return h.o.Quotas.Barred(g.Workspace) },
 	}
 	var errs [4]error
 	o.Redirected, errs[0] = h.net.Listen(ctx, hostnet.RedirectPort)

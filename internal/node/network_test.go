@@ -207,3 +207,35 @@ func TestNetwork(t *testing.T) {
 		p.hello("a")
 	})
 }
+
+// TestRemark: what the proxy says of a sandbox reaches control as a note, in each
+// phase, and changes nothing.
+func TestRemark(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		p := h.startWith(h.options())
+		if err := p.Create(t.Context(), order("a")); err != nil {
+			t.Fatal(err)
+		}
+		notes := func() (n int) {
+			h.set(func() {
+				for _, r := range h.reports {
+					if r.Note && r.UID == "a" && r.Message == "egress is refused" {
+						n++
+					}
+				}
+			})
+			return n
+		}
+		p.Remark("a", "egress is refused")
+		p.Remark("nobody", "egress is refused")
+		time.Sleep(pauseAfter + time.Second)
+		p.in("a", doze.Standby, "paused")
+		p.Remark("a", "egress is refused")
+		time.Sleep(time.Second)
+		if n := notes(); n != 2 {
+			t.Errorf("control hears it %d times", n)
+		}
+		p.in("a", doze.Standby, "paused")
+	})
+}

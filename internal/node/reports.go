@@ -26,6 +26,15 @@ func (q *reports) put(r fleet.Report) {
 	}
 }
 
+// Remark has control write something about a sandbox into its events. It does not wait.
+func (n *Node) Remark(uid, message string) {
+	if b := n.box(uid); b != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.note(message)
+	}
+}
+
 // run hands reports on, in order, until ctx ends and the queue is empty.
 func (q *reports) run(ctx context.Context, send func(fleet.Report)) {
 	for {

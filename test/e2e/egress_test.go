@@ -414,6 +414,7 @@ func TestEgress(t *testing.T) {
 
 	try(t, one, n.rows(gatewayOf(t, one), addressOf(t, two)))
 	audited(t, p)
+	refusalsTold(t, c)
 	serveInside(t, one)
 	try(t, two, n.withoutRules(gatewayOf(t, two), addressOf(t, one)))
 	if n.leaked.Load() != 0 || n.datagrams.Load() != 0 {
@@ -471,6 +472,29 @@ func audited(t *testing.T, p *testkit.Platform) {
 			t.Errorf("no refused packet of %s is counted:\n%s", protocol, metrics)
 		}
 	}
+}
+
+// refusalsTold looks at the events of the first sandbox: its refusals are among them, and
+// they are few.
+func refusalsTold(t *testing.T, c *client.Client) {
+	t.Helper()
+	const most = 9 // eight at once, and one in half an hour
+	until(t, "refusals are events", func() bool {
+		sb, err := c.Sandbox(t.Context(), "one")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, e := range sb.Events {
+			if e.Type == doze.EventNotice && strings.HasPrefix(e.Message, "egress by ") && strings.Contains(e.Message, " is refused (") {
+				n++
+			}
+		}
+		if n > most {
+			t.Fatalf("%d refusals are events", n)
+		}
+		return n > 1
+	})
 }
 
 // serveInside listens in a sandbox, so that others would reach something there.
