@@ -2,6 +2,7 @@ package logbook
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -411,6 +412,30 @@ func FuzzEntries(f *testing.F) {
 				t.Fatalf("entry %d cannot be read: %.100q", n, raw)
 			}
 			raw = rest
+		}
+	})
+}
+
+// FuzzCollected: whatever an agent answers, the book takes it or refuses it, and goes on.
+func FuzzCollected(f *testing.F) {
+	f.Add([]byte(`{"chunks":[{"at":17,"process":"app","stream":"stderr","text":"a\n\nb"}],"lost":3}`))
+	f.Add([]byte(`{"chunks":[{"at":-1},{"at":1e18,"text":"\u0000#1 1 out 1 \"\"\n"}],"lost":-9}`))
+	b, err := Open(Options{Dir: f.TempDir(), Retention: time.Hour, Quota: 1 << 20, Room: func(int64) (func(), error) { return func() {}, nil }})
+	if err != nil {
+		f.Fatal(err)
+	}
+	close(b.loaded)
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var c agentapi.Collected
+		if json.Unmarshal(raw, &c) != nil {
+			return
+		}
+		if err := b.Append(t.Context(), "m", "w", "web", c); err != nil {
+			t.Error(err)
+		}
+		p, err := b.Lines(t.Context(), fleet.LogQuery{Workspace: "w", Name: "web", Limit: 10, Bytes: 1 << 10, OldestFirst: true})
+		if err != nil || len(p.Lines) > 10 {
+			t.Errorf("%d lines, %v", len(p.Lines), err)
 		}
 	})
 }
