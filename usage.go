@@ -40,6 +40,9 @@ type Usage struct {
 // MemoryUsage is in bytes.
 type MemoryUsage struct {
 	ResidentBytes int64 `json:"residentBytes"` // in RAM, with the engine's own, without what the kernel can drop
+	GuestBytes    int64 `json:"guestBytes"`    // of these, for processes and files of the sandbox
+	EngineBytes   int64 `json:"engineBytes"`   // of these, for the engine itself
+	CacheBytes    int64 `json:"cacheBytes"`    // of files on a disk, which the kernel can drop; not among them
 	SwapBytes     int64 `json:"swapBytes"`     // in the swap of the host
 	LimitBytes    int64 `json:"limitBytes"`    // that the sandbox may use, without the engine's own
 }

@@ -143,6 +143,10 @@ type Stats struct {
 	MemoryBytes int64 // in RAM, without what the kernel can drop
 	SwapBytes   int64 // in the host's swap
 	DiskBytes   int64 // of the checkpoint
+	// By kind, as far as the kernel and the driver tell: GuestBytes are memory of the
+	// guest's processes and files, EngineBytes that of the engine itself, and CacheBytes
+	// files that the kernel can drop, which are not in MemoryBytes.
+	GuestBytes, EngineBytes, CacheBytes int64
 	// CPUTime is the time of processors that its processes used since they began: the
 	// engine's own is in it. It starts again from zero with each wake from OnDisk.
 	CPUTime time.Duration

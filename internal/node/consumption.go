@@ -107,7 +107,9 @@ func (b *Box) consumption(ctx context.Context, cost Cost, err error) *doze.Usage
 	}
 	if !errors.Is(err, errNoMachine) {
 		u.Tier, u.Disk.CheckpointBytes = cost.Tier.String(), cost.DiskBytes
-		u.Memory = doze.MemoryUsage{ResidentBytes: cost.MemoryBytes, SwapBytes: cost.SwapBytes}
+		u.Memory = doze.MemoryUsage{
+			ResidentBytes: cost.MemoryBytes, GuestBytes: cost.GuestBytes, EngineBytes: cost.EngineBytes, CacheBytes: cost.CacheBytes, SwapBytes: cost.SwapBytes,
+		}
 		if u.Network, err = b.n.Traffic(b.n.machineOf(b)); err != nil {
 			slog.DebugContext(ctx, "the traffic of a sandbox is not known", "sandbox", b.order.UID, "err", err)
 		}

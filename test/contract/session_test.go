@@ -305,7 +305,7 @@ var passing = []struct {
 	{regexp.MustCompile(`"(gitCommit|buildTime|goVersion|uptime|duration)": "[^"]+"`), `"$1": "{text}"`},
 	{regexp.MustCompile(`("name": "diskMb",\s+"unit": "MiB",\s+"used"|"unit": "requests per second",\s+"used"): \d+`), "$1: {number}"},
 	{regexp.MustCompile(`"(uptimeSeconds)": [\d.]+`), `"$1": {number}`},
-	{regexp.MustCompile(`"(residentBytes|scratchBytes|seconds|receivedBytes|sentBytes)": [\d.]+`), `"$1": {number}`},
+	{regexp.MustCompile(`"(residentBytes|guestBytes|engineBytes|cacheBytes|scratchBytes|seconds|receivedBytes|sentBytes)": [\d.]+`), `"$1": {number}`},
 	{regexp.MustCompile(`"(waitedUs|startUs|tookUs)": \d+`), `"$1": {number}`},
 	{regexp.MustCompile(`("id": ?)"[0-9a-f]{16}"`), `$1"{id}"`}, // of a line of the audit log
 	{regexp.MustCompile(`("(?:key|requestId)": ?)"[A-Za-z0-9]{16,26}"`), `$1"{text}"`},

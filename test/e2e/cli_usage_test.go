@@ -36,6 +36,9 @@ func TestCLIUsage(t *testing.T) {
 	if d := after.Processor.Seconds - before.Processor.Seconds; d <= 0.01 || d > 60 {
 		t.Errorf("it computed for %v s", d)
 	}
+	if m := after.Memory; m.GuestBytes < 4<<20 || m.EngineBytes < 1<<20 || m.GuestBytes+m.EngineBytes > m.ResidentBytes+16<<20 {
+		t.Errorf("by kind: %+v", m)
+	}
 	if after.Memory.ResidentBytes < 8<<20 || after.Memory.LimitBytes != 512<<20 || after.Tier != "awake" {
 		t.Errorf("%+v", after)
 	}

@@ -682,7 +682,8 @@ func (s *sandbox) Stats(ctx context.Context) (machine.Stats, error) {
 	if err != nil {
 		return stats, fmt.Errorf("stats: %w", err)
 	}
-	stats.MemoryBytes, stats.SwapBytes, stats.CPUTime = live.MemoryBytes, live.SwapBytes, live.CPUTime
+	live.DiskBytes = stats.DiskBytes
+	stats = live
 	return stats, nil
 }
 

@@ -463,6 +463,8 @@ func (l *Launcher) Stats(_ context.Context, id string) (stats gvisor.Stats, err 
 		stats.MemoryBytes, err = g.Resident()
 		stats.MemoryBytes += g.Elsewhere(int(s.pid.Load()))
 		stats.SwapBytes = g.Swapped()
+		kinds := g.Kinds()
+		stats.GuestBytes, stats.EngineBytes, stats.CacheBytes = kinds.Shared, kinds.Own, kinds.Cache
 		stats.CPUTime = g.CPUTime()
 		return err
 	})
