@@ -102,7 +102,7 @@ func TestOwn(t *testing.T) {
 				t.Errorf("dozed %s --help has no --%s", command, name)
 			}
 		}
-		for _, name := range strings.FieldsSeq(want.lacks) {
+		for name := range strings.FieldsSeq(want.lacks) {
 			if slices.Contains(got, name) {
 				t.Errorf("dozed %s --help has --%s", command, name)
 			}
