@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -52,7 +54,19 @@ var snippets = map[string]snippet{
 		"make run    # installs", ": # installs", "make test   # every", ": # every", // by the tests that you read
 		`alias doze="sudo $PWD/bin/doze"`, ":", "/var/lib/doze", "$DATA",
 	}},
-	"docs/cli.md": {says: []string{"/var/lib/doze", "$DATA"}},
+	"docs/cli.md": {
+		before: `unset DOZE_ADDRESS DOZE_KEY DOZE_WORKSPACE; mkdir app; echo hello >app/file; printf '#!/bin/sh\nsleep 60\n' >server; chmod +x server; printf 'all:\n\techo made\n' >Makefile
+			ends() { timeout "$@" || test $? = 124; }`, // for commands that go on for ever
+		says: []string{
+			"/var/lib/doze", "$DATA",
+			"doze exec -e CI=1 -w /app web npm test", "doze exec web mkdir /app; doze exec -e CI=1 -w /app web printenv CI",
+			"doze exec -it web bash", ": -it", "doze shell web", ": shell", // they need a terminal: TestTerminal
+			"web ./server", "web sleep 60", "web make", "web true",
+			"doze ls --watch", "ends 2 doze ls --watch", "doze top", "ends 3 doze top", "doze events web --follow", "ends 2 doze events web --follow",
+			"doze kill web server", "doze exec -d web 'exec -a server sleep 60' >name; doze kill web $(cat name)",
+			"doze workspace use team", "doze workspace use main",
+		},
+	},
 	"docs/operations.md": {
 		before: oneSandbox + `; mkdir -p fleet; echo x:y >drives; echo postgres://doze:secret@db.example.com/doze >database; chmod 600 drives database`,
 		says: []string{
@@ -111,7 +125,7 @@ var snippets = map[string]snippet{
 	"docs/api/terminal.md":    {before: oneSandbox, unseen: map[string]string{`{"type": "start"`: "a client sends it: TestTerminalRunsACommand"}},
 	"docs/api/tls.md":         {unable: "it needs port 443, and a name that the world knows: TestGateway has its own"},
 	"docs/api/traces.md":      {before: oneSandbox},
-	"docs/api/usage.md":       {before: oneSandbox, unseen: map[string]string{`"lastWake"`: "it did not sleep yet; TestConsumption lets one sleep"}},
+	"docs/api/usage.md":       {before: oneSandbox, says: []string{"doze top", "timeout 3 doze top || test $? = 124"}, unseen: map[string]string{`"lastWake"`: "it did not sleep yet; TestConsumption lets one sleep"}},
 	"docs/api/variables.md":   {},
 	"docs/api/volume-templates.md": {before: `mkdir files; echo hello >files/a`, says: []string{
 		"tar -c -C files", `UPLOAD=$(tr -d '\r' <"$OUT" | sed -n 's/^[Xx]-[Bb]laxel-[Uu]pload-[Uu]rl: //p'); tar -c -C files`,
@@ -194,18 +208,28 @@ func TestSnippets(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
+			t.Cleanup(func() { removeAll(t, c) })
 			runPage(t, p, name, row, host)
-			for sb, err := range c.Sandboxes(t.Context(), client.Filter{}) {
-				if err == nil && sb.Status != "TERMINATED" {
-					_, err = c.Delete(t.Context(), sb.Metadata.Name)
-				}
-				if err != nil && doze.Public(err).Kind != doze.NotFound { // it was on its way
-					t.Error(err)
-				}
-			}
 		})
 	}
 }
+
+// removeAll deletes all sandboxes.
+func removeAll(t *testing.T, c *client.Client) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context()) // it has ended in a clean-up
+	for sb, err := range c.Sandboxes(ctx, client.Filter{}) {
+		if err == nil && sb.Status != "TERMINATED" {
+			_, err = c.Delete(ctx, sb.Metadata.Name)
+		}
+		if err != nil && doze.Public(err).Kind != doze.NotFound { // it was on its way
+			t.Error(err)
+		}
+	}
+}
+
+// pagePatience is for all commands of one page.
+const pagePatience = 2 * time.Minute
 
 // prelude is what the shell of each page begins with. It prints each answer to a file
 // as well.
@@ -250,8 +274,10 @@ func runPage(t *testing.T, p *testkit.Platform, name string, row snippet, images
 	if row.refused {
 		fail = ""
 	}
-	cmd := exec.CommandContext(t.Context(), "bash", "-c", script.String())
-	cmd.Dir = dir
+	ctx, cancel := context.WithTimeout(t.Context(), pagePatience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-x", "-c", script.String()) // which says what it runs
+	cmd.Dir, cmd.WaitDelay = dir, patience
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "DOZE") }),
 		"HOME="+dir, "XDG_CONFIG_HOME="+dir, "BIN="+bin, "OUT="+out, "FAIL="+fail,
 		"URL="+p.Address, "KEY="+p.Key, "DATA="+p.Data, "ROOT="+testkit.Root(), "DOZE_ADDRESS="+p.Address, "DOZE_KEY="+p.Key, "DOZE_WORKSPACE=main")
