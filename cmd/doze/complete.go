@@ -65,6 +65,13 @@ func (a *app) completeFlag(cmd *cobra.Command, flag string, all lister) {
 	}
 }
 
+// completeWords has a shell complete the value of a flag that is one of some words.
+func completeWords(cmd *cobra.Command, flag string, words ...string) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
 // completePlace is that for a place in a sandbox or here.
 func (a *app) completePlace(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 	if strings.ContainsAny(begun, ":/") {

@@ -26,6 +26,10 @@ func TestCompletion(t *testing.T) {
 		"an egress IP":        {[]string{"ip", "rm", "office-1", "o"}, "office-2\n:4\n"},
 		"a new name":          {[]string{"vpc", "create", ""}, ":0\n"},
 		"a flag":              {[]string{"network", "set", "web", "--gateway", "o"}, "office\n:4\n"},
+		"a short form":        {[]string{"exec", "w"}, "web\n:4\n"},
+		"many sandboxes":      {[]string{"sleep", "w"}, "web\n:4\n"},
+		"a format":            {[]string{"ls", "-o", ""}, "table\nwide\njson\nyaml\nname\n:4\n"},
+		"a signal":            {[]string{"kill", "web", "--signal", ""}, "KILL\nTERM\n:4\n"},
 		"the commands":        {[]string{"sandbox", "po"}, "port\tForward a local port to a port of a sandbox\n:4\n"},
 	} {
 		code, out, _ := s.command(t.Context(), t, "", append([]string{"__complete"}, tt.args...)...)

@@ -122,6 +122,7 @@ func (a *app) root() *cobra.Command {
 	root.SetHelpCommandGroupID(otherGroup)
 	root.SetCompletionCommandGroupID(otherGroup)
 	a.watchable(root)
+	completeWords(root, "output", formats...)
 	return root
 }
 

@@ -82,5 +82,6 @@ func (a *app) kill() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&name, "signal", "s", name, "`KILL|TERM`: end them at once, or ask them to end")
+	completeWords(cmd, "signal", signalKill, signalTerm)
 	return cmd
 }
