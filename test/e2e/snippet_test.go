@@ -21,8 +21,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"github.com/dozehq/doze"
-	"github.com/dozehq/doze/client"
 	"github.com/dozehq/doze/internal/testkit"
 	"github.com/dozehq/doze/internal/testkit/bucket"
 )
@@ -163,14 +161,11 @@ func TestSnippetsHaveReasons(t *testing.T) {
 	}
 }
 
-// block is code on a page: its language and its text.
-var block = regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$")
-
 // TestSnippets runs the commands of README.md and of docs.
 func TestSnippets(t *testing.T) {
 	t.Parallel()
 	srv := bucket.Serve(t)
-	p, c := start(t, "--private-registries", "--egress", "open", "--resolver", "127.0.0.1:9", "--drives", srv.URL, "--drives-credentials", srv.Credentials)
+	p, _ := start(t, "--private-registries", "--egress", "open", "--resolver", "127.0.0.1:9", "--drives", srv.URL, "--drives-credentials", srv.Credentials)
 	images := httptest.NewServer(registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo))))
 	t.Cleanup(images.Close)
 	host := strings.TrimPrefix(images.URL, "http://")
@@ -208,23 +203,9 @@ func TestSnippets(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			t.Cleanup(func() { removeAll(t, c) })
+			t.Cleanup(func() { clearWorkspace(t, p, p.Key) })
 			runPage(t, p, name, row, host)
 		})
-	}
-}
-
-// removeAll deletes all sandboxes.
-func removeAll(t *testing.T, c *client.Client) {
-	t.Helper()
-	ctx := context.WithoutCancel(t.Context()) // it has ended in a clean-up
-	for sb, err := range c.Sandboxes(ctx, client.Filter{}) {
-		if err == nil && sb.Status != "TERMINATED" {
-			_, err = c.Delete(ctx, sb.Metadata.Name)
-		}
-		if err != nil && doze.Public(err).Kind != doze.NotFound { // it was on its way
-			t.Error(err)
-		}
 	}
 }
 
@@ -256,7 +237,7 @@ func runPage(t *testing.T, p *testkit.Platform, name string, row snippet, images
 		text = strings.ReplaceAll(text, row.says[i], row.says[i+1])
 	}
 	text = strings.ReplaceAll(text, "REGISTRY", images)
-	for _, b := range block.FindAllStringSubmatch(text, -1) {
+	for _, b := range fence.FindAllStringSubmatch(text, -1) {
 		switch {
 		case b[1] == "sh":
 			if strings.Contains(b[2], "$BOX") && !strings.Contains(b[2], "BOX=$(") {
