@@ -41,7 +41,13 @@ type Change struct {
 }
 
 // Excluded is left out of every comparison: it is the system's or ours.
-var Excluded = []string{"proc", "sys", "dev", "var/log/doze", "var/lib/doze"}
+var Excluded = slices.Concat([]string{"proc", "sys", "dev", "var/log/doze", "var/lib/doze"}, authorities)
+
+// authorities are the files with authorities that the agent writes.
+var authorities = []string{
+	strings.Trim(path.Dir(doze.TrustFile), "/"),
+	"usr/local/share/ca-certificates/doze.crt", "etc/pki/ca-trust/source/anchors/doze.crt", "etc/pki/trust/anchors/doze.crt",
+}
 
 // Scan lists what is different in root, in the order of the paths. Other file
 // systems that are mounted there, sockets, and what is at or below excludes do
@@ -82,7 +88,19 @@ func device(info fs.FileInfo) uint64 {
 
 // skips reports whether a path does not count.
 func (s *scan) skips(rel string, info fs.FileInfo) bool {
-	return slices.Contains(s.excludes, rel) || info != nil && (info.IsDir() && device(info) != s.dev || info.Mode()&fs.ModeSocket != 0)
+	return slices.Contains(s.excludes, rel) ||
+		info != nil && (info.IsDir() && device(info) != s.dev || info.Mode()&fs.ModeSocket != 0 || info.Mode()&fs.ModeSymlink != 0 && s.leadsOut(rel))
+}
+
+// leadsOut reports whether a link is the agent's, and leads to an excluded file: the
+// bundle of authorities, and the one that OpenSSL finds by a hash.
+func (s *scan) leadsOut(rel string) bool {
+	target, err := os.Readlink(filepath.Join(s.root, rel))
+	if err != nil || path.IsAbs(target) { // ours are relative
+		return false
+	}
+	at := path.Join(path.Dir(rel), target)
+	return slices.ContainsFunc(authorities, func(e string) bool { return at == e || strings.HasPrefix(at, e+"/") })
 }
 
 // entries lists a directory by name.

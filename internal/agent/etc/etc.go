@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/agent/environ"
 )
 
@@ -31,7 +32,12 @@ const hosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n
 // Prepare makes a minimal image usable: it creates the directories and files
 // below root that every program expects. All of it is best effort: the root may be
 // read-only.
-func Prepare(root string, env environ.List) { prepareRoot(root, Hostname(), nameservers(root, env)) }
+func Prepare(root string, env environ.List) {
+	prepareRoot(root, Hostname(), nameservers(root, env))
+	if _, err := os.Stat(filepath.Join(root, doze.TrustFile)); err != nil {
+		_ = writeBundle(root, "") // before the machine is anybody's, so that Trust has little to do
+	}
+}
 
 func prepareRoot(root, host, resolv string) {
 	for _, d := range []struct {

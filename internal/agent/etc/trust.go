@@ -8,6 +8,7 @@ import (
 	"encoding/asn1"
 	"encoding/binary"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,6 +39,8 @@ var anchors = []string{
 }
 
 const (
+	// ownFile has our authority alone. It is there once one was added to the bundle.
+	ownFile = "etc/doze/authority.pem"
 	// anchorName is the file of our authority in a directory of anchors.
 	anchorName = "doze.crt"
 	// hashedDir is where OpenSSL of Debian looks for an authority by a hash of its name.
@@ -48,24 +51,19 @@ const (
 	end   = "# The end of it.\n"
 )
 
-// Trust writes [doze.TrustFile] below root: what the image trusts, and more. Without a
-// bundle of the image, it has the public authorities of Mozilla's program. Then it has
-// programs of the image that read the usual bundle trust more, too: that is best
-// effort, since an image may be read-only.
+// Trust adds an authority to [doze.TrustFile] below root, in place of the one of an
+// earlier call. Then it has programs of the image that read the usual bundle trust it,
+// too: that is best effort, since an image may be read-only.
 func Trust(root, more string) error {
-	image, all := imageBundle(root)
-	if len(all) == 0 {
-		all = public()
+	own := filepath.Join(root, ownFile)
+	_, err := os.Stat(own)
+	if first := err != nil; !first || appendTo(filepath.Join(root, doze.TrustFile), begin+more+end) != nil {
+		if err := writeBundle(root, begin+more+end); err != nil {
+			return err
+		}
 	}
-	name := filepath.Join(root, doze.TrustFile)
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil { //nolint:gosec // every user of the image reads it
+	if err := replaceFile(own, []byte(more)); err != nil {
 		return err
-	}
-	if err := replaceFile(name, append(all, begin+more+end...)); err != nil {
-		return err
-	}
-	if image != "" {
-		_ = replaceLink(image, name)
 	}
 	for _, dir := range anchors {
 		dir = filepath.Join(root, dir)
@@ -77,6 +75,37 @@ func Trust(root, more string) error {
 		}
 	}
 	return nil
+}
+
+// writeBundle writes [doze.TrustFile]: what the image trusts, and more. Without a bundle
+// of the image, it has the public authorities of Mozilla's program. The bundle of the
+// image becomes a link to it.
+func writeBundle(root, more string) error {
+	image, all := imageBundle(root)
+	if len(all) == 0 {
+		all = public()
+	}
+	name := filepath.Join(root, doze.TrustFile)
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil { //nolint:gosec // every user of the image reads it
+		return err
+	}
+	if err := replaceFile(name, append(all, more...)); err != nil {
+		return err
+	}
+	if image != "" {
+		_ = replaceLink(image, name)
+	}
+	return nil
+}
+
+// appendTo adds to a file that is there.
+func appendTo(name, more string) error {
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(more)
+	return errors.Join(err, f.Close())
 }
 
 // imageBundle returns the file with the authorities of the image, and them without

@@ -54,12 +54,16 @@ func TestTrust(t *testing.T) {
 		"of Debian":              {map[string]string{debian: "theirs"}, "theirs\n" + ours},
 		"of Fedora":              {map[string]string{"etc/pki/tls/certs/ca-bundle.crt": "theirs"}, "theirs\n" + ours},
 		"the first that has any": {map[string]string{debian: "", "etc/ssl/cert.pem": "theirs"}, "theirs\n" + ours},
-		"a fork":                 {map[string]string{doze.TrustFile: "of another workspace"}, string(public()) + ours},
+		"not prepared":           {map[string]string{debian: "theirs"}, "theirs\n" + ours},
+		"a fork":                 {map[string]string{doze.TrustFile: "of another workspace", ownFile: "of another workspace", debian: "theirs"}, "theirs\n" + ours},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			root := t.TempDir()
 			write(t, root, tt.has)
+			if name != "not prepared" {
+				Prepare(root, nil)
+			}
 			for _, authority := range []string{"of the sandbox that was copied", "ours"} { // it is said again in a copy
 				if err := Trust(root, authority); err != nil {
 					t.Fatal(err)
