@@ -36,6 +36,15 @@ type Workspace struct {
 	UpdatedBy   string            `json:"updatedBy,omitempty"`
 }
 
+// A Caller is who a credential belongs to, and what it may do.
+type Caller struct {
+	Sub       string   `json:"sub"`       // of the user or service account
+	Type      string   `json:"type"`      // user or service_account
+	Workspace string   `json:"workspace"` // that the call is in; empty if the credential has several and the call names none
+	Role      string   `json:"role"`      // in that workspace
+	Scopes    []string `json:"scopes"`    // of the credential
+}
+
 // Roles of a user in a workspace.
 const (
 	RoleAdmin  = "admin"

@@ -18,6 +18,11 @@ func resource[Out any](ctx context.Context, c *Client, method string, in any, se
 	return exchange[Out](ctx, c, method, c.base+"/"+strings.Join(path, "/"), in)
 }
 
+// Whoami returns whose credential this client has.
+func (c *Client) Whoami(ctx context.Context) (doze.Caller, error) {
+	return resource[doze.Caller](ctx, c, http.MethodGet, nil, "whoami")
+}
+
 // Keys returns the API keys of the workspace, without their secrets.
 func (c *Client) Keys(ctx context.Context) ([]doze.APIKey, error) {
 	return resource[[]doze.APIKey](ctx, c, http.MethodGet, nil, "api_keys")

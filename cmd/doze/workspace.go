@@ -3,10 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"iter"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -133,15 +133,15 @@ func (a *app) logout() *cobra.Command {
 
 // identity is what whoami prints.
 type identity struct {
-	Address    string   `json:"address"`
-	Workspace  string   `json:"workspace"`
-	Workspaces []string `json:"workspaces"` // that the key may enter
-	Source     string   `json:"source"`     // of the key
+	doze.Caller
+
+	Address string `json:"address"`
+	Source  string `json:"source"` // of the key
 }
 
 func (a *app) whoami() *cobra.Command {
 	return &cobra.Command{
-		Use: "whoami", Short: "Show the server, the workspace and the source of the key, and check that the key is good", Args: takes(0, 0),
+		Use: "whoami", Short: "Show whose key this is, what it may do, and where it comes from", Args: takes(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.settings()
 			if err != nil {
@@ -151,21 +151,17 @@ func (a *app) whoami() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, err := c.Workspaces(cmd.Context())
-			if err != nil {
-				return err
-			}
-			is := identity{Address: s.Address, Workspace: s.Workspace, Source: a.config}
+			is := identity{Address: s.Address, Source: a.config}
 			if a.getenv("DOZE_KEY") != "" {
 				is.Source = "DOZE_KEY"
 			}
-			for _, w := range all {
-				is.Workspaces = append(is.Workspaces, w.Name)
+			if is.Caller, err = c.Whoami(cmd.Context()); err != nil {
+				return err
 			}
-			if is.Workspace == "" && len(all) == 1 {
-				is.Workspace = all[0].Name
-			}
-			return a.show(is, [][]string{{"WORKSPACE", "ADDRESS", "KEY FROM", "WORKSPACES"}, {is.Workspace, is.Address, is.Source, fmt.Sprint(len(all))}})
+			return a.show(is, [][]string{
+				{"NAME", "TYPE", "WORKSPACE", "ROLE", "SCOPES", "ADDRESS", "KEY FROM"},
+				{is.Sub, is.Type, is.Workspace, is.Role, strings.Join(is.Scopes, ","), is.Address, is.Source},
+			})
 		},
 	}
 }

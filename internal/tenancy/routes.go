@@ -23,6 +23,7 @@ var rows = []api.Row[*Server]{
 	api.PUT("/secrets/{secret}", access.Admin, api.Write[doze.Secret]((*Server).updateSecret)),
 	api.DELETE("/secrets/{secret}", access.Admin, api.Read((*Server).deleteSecret)),
 
+	api.GET("/whoami", api.AnyScope, api.Read((*Server).whoami)),
 	api.GET("/api_keys", "apiKey:list", api.Read((*Server).listAPIKeys)),
 	api.POST("/api_keys", "apiKey:write", api.Write[keyRequest]((*Server).createAPIKey)),
 	api.DELETE("/api_keys/{id}", "apiKey:write", api.Read((*Server).deleteAPIKey)),
