@@ -92,8 +92,8 @@ func (s *scan) skips(rel string, info fs.FileInfo) bool {
 		info != nil && (info.IsDir() && device(info) != s.dev || info.Mode()&fs.ModeSocket != 0 || info.Mode()&fs.ModeSymlink != 0 && s.leadsOut(rel))
 }
 
-// leadsOut reports whether a link is the agent's, and leads to an excluded file: the
-// bundle of authorities, and the one that OpenSSL finds by a hash.
+// leadsOut reports whether a link is the agent's: that of the bundle of the image, or the
+// one by which OpenSSL finds an authority. Both lead to an excluded file.
 func (s *scan) leadsOut(rel string) bool {
 	target, err := os.Readlink(filepath.Join(s.root, rel))
 	if err != nil || path.IsAbs(target) { // ours are relative
