@@ -34,7 +34,7 @@ func sandboxNames(ctx context.Context, c *client.Client) iter.Seq2[string, error
 }
 
 // complete has a shell complete names where the arguments of a command begin
-// with a word for them: the first or, if it takes many, any.
+// with a word for them. That is the first argument or, if it takes many, any.
 func (a *app) complete(word string, all lister, commands ...*cobra.Command) {
 	for _, cmd := range commands {
 		_, arguments, _ := strings.Cut(cmd.Use, " ")

@@ -182,8 +182,8 @@ func (a *app) readKey(data string) (string, error) {
 	return line, err
 }
 
-// homeOf is the workspace of the administrator of a server of this host: the one
-// that was chosen before, or else the first one, which came with the server.
+// homeOf is the workspace of the administrator of a server of this host. It is the
+// one that was chosen before, or else the first one, which came with the server.
 func homeOf(all []doze.Workspace, before string) string {
 	if len(all) == 0 || slices.ContainsFunc(all, func(w doze.Workspace) bool { return w.Name == before }) {
 		return before
