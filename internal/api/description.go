@@ -1,11 +1,9 @@
 package api
 
 import (
-	"cmp"
 	"encoding/json"
 	"net/http"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -50,6 +48,7 @@ func (s *Server) Description() openapi.Document {
 		OpenAPI: openapi.Version,
 		Info:    openapi.Info{Title: "Doze", Version: descriptionVersion, Description: about},
 		Servers: []openapi.Server{{URL: Prefix}},
+		Tags:    tags(),
 		Paths:   map[string]openapi.Path{},
 		Components: openapi.Components{
 			Parameters: parameters, Responses: failures(schemas), SecuritySchemes: map[string]openapi.Scheme{
@@ -64,11 +63,7 @@ func (s *Server) Description() openapi.Document {
 			d.Paths[rt.Pattern] = openapi.Path{}
 		}
 		d.Paths[rt.Pattern][strings.ToLower(rt.Method)] = rt.describe(schemas)
-		if tag := (openapi.Tag{Name: rt.tag()}); !slices.Contains(d.Tags, tag) {
-			d.Tags = append(d.Tags, tag)
-		}
 	}
-	slices.SortStableFunc(d.Tags, func(a, b openapi.Tag) int { return cmp.Compare(placeOf(a.Name), placeOf(b.Name)) })
 	d.Components.Schemas = schemas.Named()
 	return d
 }
@@ -94,18 +89,53 @@ func flows() map[string]openapi.Flow {
 	}
 }
 
-// tags is the order of the tags, whatever room serves them. One that is not here comes last.
-var tags = []string{
-	"platform", "sandboxes", "previews", "schedules", "snapshots", "volumes", "drives", "volume_templates", "customdomains", "images",
-	"policies", "vpcs", "secrets", "api_keys", "workspaces", "quotas", "users", "service_accounts", "oauth", "audit",
+// A group is a tag, and how the paths of its routes begin.
+type group struct {
+	openapi.Tag
+
+	begin []string
 }
 
-// placeOf is where a tag comes in a description.
-func placeOf(tag string) int {
-	if i := slices.Index(tags, tag); i >= 0 {
-		return i
+func groupOf(name, about string, begin ...string) group {
+	return group{openapi.Tag{Name: name, Description: about}, begin}
+}
+
+// groups are all tags in the order of the page. The longest beginning of a path decides.
+var groups = []group{
+	groupOf("Platform", "what this platform is and has, and how it is",
+		"/health", "/openapi.json", "/configuration", "/locations", "/publicIps", "/features"),
+	groupOf("Sandboxes", "create, change, end, sleep and wake them", "/sandboxes"),
+	groupOf("Archives", "the files of a sandbox, without its machine", "/sandboxes/{name}/archive", "/sandboxes/{name}/unarchive"),
+	groupOf("Logs and usage", "what happens in sandboxes, and what they take",
+		"/observability", "/usage", "/sandboxes/{name}/usage", "/sandboxes/{name}/traces"),
+	groupOf("Previews", "ports of sandboxes, open to the world", "/sandboxes/{name}/previews"),
+	groupOf("Custom domains", "domains of a workspace, for its previews", "/customdomains"),
+	groupOf("Schedules", "processes that start at times",
+		"/schedules", "/schedule-executions", "/sandboxes/{name}/schedules", "/sandboxes/{name}/schedule-executions"),
+	groupOf("Snapshots", "sandboxes at one moment, to fork and to restore", "/snapshots", "/sandboxes/{name}/snapshots", "/sandboxes/{name}/fork"),
+	groupOf("Volumes", "disks that outlive a sandbox", "/volumes"),
+	groupOf("Volume templates", "files that a volume begins with", "/volume_templates", "/uploads"),
+	groupOf("Drives", "directories that sandboxes share", "/drives"),
+	groupOf("Images", "what sandboxes are made of", "/images", "/pending-image-shares", "/sandbox/hub"),
+	groupOf("Network", "VPCs, egress gateways and their addresses", "/vpcs", "/egressgateways", "/egressips"),
+	groupOf("Policies", "records for clients that send them", "/policies"),
+	groupOf("Secrets", "values of a workspace that its sandboxes may use", "/secrets"),
+	groupOf("Keys", "API keys of users", "/api_keys"),
+	groupOf("Service accounts", "programs that call, and their API keys", "/service_accounts"),
+	groupOf("Workspaces", "what everything else belongs to", "/workspaces"),
+	groupOf("Members", "users, their roles and their invitations", "/users", "/invitations", "/platform/users"),
+	groupOf("Quotas", "what a workspace may have and do", "/quotas", "/workspaces/{workspace}/quotas"),
+	groupOf("Login", "who calls, access tokens by OAuth 2.0, and passwords", "/oauth", "/login", "/.well-known", "/password", "/whoami"),
+	groupOf("Audit", "who changed what", "/audit"),
+}
+
+// tags are the groups as a description has them.
+func tags() []openapi.Tag {
+	all := make([]openapi.Tag, len(groups))
+	for i, g := range groups {
+		all[i] = g.Tag
 	}
-	return len(tags)
+	return all
 }
 
 // Stale returns the rows of the tables of schemas that no type has.
@@ -115,14 +145,6 @@ func (s *Server) Stale() []string {
 		s.routes[i].describe(schemas)
 	}
 	return schemas.Stale()
-}
-
-// groups are the tags of routes that are not called like their first segment.
-var groups = map[string]string{
-	"health": "platform", "openapi.json": "platform", "configuration": "platform", "locations": "platform", "publicIps": "platform",
-	"features": "platform", "observability": "platform", "sandbox": "platform", "schedule-executions": "schedules", "uploads": "volume_templates",
-	"pending-image-shares": "images", "egressgateways": "vpcs", "egressips": "vpcs", "password": "users", "invitations": "users",
-	"login": "oauth", ".well-known": "oauth",
 }
 
 func reference(parameter string) openapi.Parameter {
@@ -182,18 +204,20 @@ type errorBody struct {
 
 func (rt *Route) describe(schemas *openapi.Schemas) *openapi.Operation {
 	o := &openapi.Operation{
-		ID: rt.id(), Tags: []string{rt.tag()}, Security: []map[string][]string{},
+		ID: rt.id(), Tags: []string{rt.tag()}, Summary: rt.Summary, Security: []map[string][]string{},
 		Parameters: rt.values(), Body: rt.body(schemas), Responses: rt.responses(schemas),
 	}
 	scopes := []string{rt.Scope}
+	needs := "Needs the scope " + rt.Scope + "."
 	switch rt.Scope {
 	case "":
-		o.Description = "Needs no credential."
-		return o
+		needs = "Needs no credential."
 	case AnyScope:
-		o.Description, scopes = "Needs a credential; it is about its owner alone.", []string{}
-	default:
-		o.Description = "Needs the scope " + rt.Scope + "."
+		needs, scopes = "Needs a credential; it is about its owner alone.", []string{}
+	}
+	o.Description = strings.TrimSpace(rt.about + " " + needs)
+	if rt.Scope == "" {
+		return o
 	}
 	o.Parameters = append(o.Parameters, reference("workspace"), reference("x-blaxel-workspace"), reference("blaxel-version"))
 	o.Security = []map[string][]string{{bearer: scopes}, {own: scopes}, {tokens: scopes}}
@@ -210,17 +234,17 @@ func (rt *Route) id() string {
 	return id.String()
 }
 
-// tag is the group of a route: what it is about.
-func (rt *Route) tag() string {
-	segments := strings.Split(rt.Pattern[1:], "/")
-	about := segments[0]
-	if len(segments) > 2 && slices.Contains([]string{"previews", "schedules", "schedule-executions", "snapshots"}, segments[2]) {
-		about = segments[2] // of a sandbox
+// tag is the group of a route: what it is about. Empty if no group has it.
+func (rt *Route) tag() (name string) {
+	longest := 0
+	for _, g := range groups {
+		for _, begin := range g.begin {
+			if len(begin) > longest && (rt.Pattern == begin || strings.HasPrefix(rt.Pattern, begin+"/")) {
+				name, longest = g.Name, len(begin)
+			}
+		}
 	}
-	if group, ok := groups[about]; ok {
-		return group
-	}
-	return about
+	return name
 }
 
 // values are the parameters in the path and the query.

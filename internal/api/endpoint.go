@@ -19,6 +19,7 @@ type Route struct {
 	Method  string
 	Pattern string // below [Prefix]: segments; one in braces is a path value
 	Scope   string // what a credential needs; empty is open to everybody
+	Summary string // what it does, in a few words
 	Action  string // its name in the audit log
 	shape
 	collects bool // it makes something in a collection
@@ -36,6 +37,7 @@ type shape struct {
 	gives   string       // media type of an answer that is a stream of lines, each of which is an out
 	reveals bool         // a good answer has a credential in it
 	gathers bool         // it reports what is wrong with the query, Mistakes, with all else
+	about   string       // what its summary and its types do not say: sentences, or nothing
 }
 
 // A call is what an endpoint needs of the server and of its route.
@@ -47,28 +49,28 @@ type call struct {
 // A Row is a route in the table of a room, before it is bound to what serves it. So a table
 // is static, and is checked and described without a server.
 type Row[T any] struct {
-	Method, Pattern, Scope string
+	Method, Pattern, Scope, Summary string
 	Endpoint[T]
 }
 
 // GET makes a row.
-func GET[T any](pattern, scope string, e Endpoint[T]) Row[T] {
-	return Row[T]{http.MethodGet, pattern, scope, e}
+func GET[T any](pattern, scope, summary string, e Endpoint[T]) Row[T] {
+	return Row[T]{http.MethodGet, pattern, scope, summary, e}
 }
 
 // POST makes a row.
-func POST[T any](pattern, scope string, e Endpoint[T]) Row[T] {
-	return Row[T]{http.MethodPost, pattern, scope, e}
+func POST[T any](pattern, scope, summary string, e Endpoint[T]) Row[T] {
+	return Row[T]{http.MethodPost, pattern, scope, summary, e}
 }
 
 // PUT makes a row.
-func PUT[T any](pattern, scope string, e Endpoint[T]) Row[T] {
-	return Row[T]{http.MethodPut, pattern, scope, e}
+func PUT[T any](pattern, scope, summary string, e Endpoint[T]) Row[T] {
+	return Row[T]{http.MethodPut, pattern, scope, summary, e}
 }
 
 // DELETE makes a row.
-func DELETE[T any](pattern, scope string, e Endpoint[T]) Row[T] {
-	return Row[T]{http.MethodDelete, pattern, scope, e}
+func DELETE[T any](pattern, scope, summary string, e Endpoint[T]) Row[T] {
+	return Row[T]{http.MethodDelete, pattern, scope, summary, e}
 }
 
 // Bind makes routes of rows. To describe them, to may be nil.
@@ -76,7 +78,7 @@ func Bind[T any](to T, rows []Row[T]) []Route {
 	all := make([]Route, len(rows))
 	for i, row := range rows {
 		all[i] = Route{
-			Method: row.Method, Pattern: row.Pattern, Scope: row.Scope, shape: row.shape,
+			Method: row.Method, Pattern: row.Pattern, Scope: row.Scope, Summary: row.Summary, shape: row.shape,
 			serve: func(c *call) http.Handler { return row.serve(to, c) },
 		}
 	}
@@ -104,6 +106,13 @@ func (e Endpoint[T]) Together() Endpoint[T] {
 // Revealing says that a good answer has a credential in it.
 func (e Endpoint[T]) Revealing() Endpoint[T] {
 	e.reveals = true
+	return e
+}
+
+// About adds what the description says of the route besides its summary: sentences about
+// an error, or about an effect that callers do not expect.
+func (e Endpoint[T]) About(text string) Endpoint[T] {
+	e.about = text
 	return e
 }
 

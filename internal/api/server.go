@@ -82,8 +82,9 @@ func New(c Config, sections ...Section) *Server {
 
 // rows are the routes of the API itself.
 var rows = []Row[*Server]{
-	GET("/health", "", Read((*Server).health)),
-	GET("/openapi.json", "", described()),
+	GET("/health", "", "Say how the platform is", Read((*Server).health)),
+	GET("/openapi.json", "", "Describe this API", described().
+		About("The answer is this document.")),
 }
 
 // section is what every room shares.

@@ -10,63 +10,94 @@ import (
 
 // rows are the routes of this room.
 var rows = []api.Row[*Server]{
-	api.GET("/sandboxes", "sandboxes:list", api.Read((*Server).listSandboxes).Asks("labels", "status", "externalId", "showTerminated")),
-	api.POST("/sandboxes", "sandboxes:create", api.Write[doze.Sandbox]((*Server).createSandbox).Asks("createIfNotExist").Together()),
-	api.GET("/sandboxes/{name}", "sandboxes:get", api.Read((*Server).sandbox).Asks("show_secrets")),
-	api.PUT("/sandboxes/{name}", "sandboxes:update", api.Write[doze.Sandbox]((*Server).updateSandbox)),
-	api.DELETE("/sandboxes/{name}", "sandboxes:delete", api.Read((*Server).deleteSandbox)),
-	api.GET("/sandboxes/by-external-id/{externalId}", "sandboxes:get", api.Read((*Server).sandboxByExternalID)),
-	api.GET("/configuration", "configurations:list", api.Read((*Server).configuration)),
-	api.GET("/locations", "locations:list", api.Read((*Server).locations)),
-	api.GET("/publicIps", "locations:list", api.Read((*Server).publicIPs).Asks("region")),
-	api.GET("/features", "configurations:list", api.Read((*Server).features)),
-	api.GET("/features/{feature}", "configurations:list", api.Read((*Server).feature)),
-	api.GET("/observability/logs", "sandboxes:get", api.Read((*Server).logs).Asks("start", "end", "resourceType", "workloadIds", "type", "severity", "search", "process", "order", "limit", "cursor")),
-	api.GET("/sandbox/hub", "sandboxhub:list", api.Read((*Server).hub)),
+	api.GET("/sandboxes", "sandboxes:list", "List sandboxes", api.Read((*Server).listSandboxes).Asks("labels", "status", "externalId", "showTerminated")),
+	api.POST("/sandboxes", "sandboxes:create", "Create a sandbox", api.Write[doze.Sandbox]((*Server).createSandbox).Asks("createIfNotExist").Together().
+		About("The answer comes when the sandbox is deployed. A name that a sandbox has is 409, unless createIfNotExist is true.")),
+	api.GET("/sandboxes/{name}", "sandboxes:get", "Read a sandbox", api.Read((*Server).sandbox).Asks("show_secrets").
+		About("It wakes nothing.")),
+	api.PUT("/sandboxes/{name}", "sandboxes:update", "Update a sandbox", api.Write[doze.Sandbox]((*Server).updateSandbox).
+		About("A change of the image, the memory or the variables replaces the machine, and its content is lost.")),
+	api.DELETE("/sandboxes/{name}", "sandboxes:delete", "Delete a sandbox", api.Read((*Server).deleteSandbox).
+		About("Its name is free at once. Its record stays until spec.lifecycle.terminatedRetention is over.")),
+	api.GET("/sandboxes/by-external-id/{externalId}", "sandboxes:get", "Read the newest sandbox with an external id", api.Read((*Server).sandboxByExternalID)),
+	api.GET("/configuration", "configurations:list", "Read the configuration of the platform", api.Read((*Server).configuration)),
+	api.GET("/locations", "locations:list", "List the regions", api.Read((*Server).locations)),
+	api.GET("/publicIps", "locations:list", "List the regions with their addresses", api.Read((*Server).publicIPs).Asks("region").
+		About("The lists of addresses are empty: the operator knows them.")),
+	api.GET("/features", "configurations:list", "List the features that are on", api.Read((*Server).features).
+		About("There are none.")),
+	api.GET("/features/{feature}", "configurations:list", "Read a feature", api.Read((*Server).feature).
+		About("Every feature is off, whatever its name.")),
+	api.GET("/observability/logs", "sandboxes:get", "Read events and output of sandboxes", api.Read((*Server).logs).Asks("start", "end", "resourceType", "workloadIds", "type", "severity", "search", "process", "order", "limit", "cursor").
+		About("It wakes nothing.")),
+	api.GET("/sandbox/hub", "sandboxhub:list", "List the images of the platform", api.Read((*Server).hub)),
 
-	api.GET("/sandboxes/{name}/traces", "sandboxes:get", api.Read((*Server).traces)),
-	api.GET("/sandboxes/{name}/usage", "sandboxes:get", api.Read((*Server).usage)),
-	api.GET("/usage/sandboxes", "sandboxes:list", api.Read((*Server).listUsage).Asks("labels", "status", "externalId", "showTerminated")),
-	api.POST("/sandboxes/{name}/sleep", "sandboxes:control", api.Read(sleepSandbox).Asks("tier")),
-	api.POST("/sandboxes/{name}/wake", "sandboxes:control", api.Read(wakeSandbox)),
-	api.POST("/sandboxes/{name}/tickets", "sandboxes:control", api.Read((*Server).createTicket)),
+	api.GET("/sandboxes/{name}/traces", "sandboxes:get", "List the traces of a sandbox", api.Read((*Server).traces).
+		About("A trace says where the time of a wake or a create went.")),
+	api.GET("/sandboxes/{name}/usage", "sandboxes:get", "Read the usage of a sandbox", api.Read((*Server).usage).
+		About("It wakes nothing.")),
+	api.GET("/usage/sandboxes", "sandboxes:list", "List the usage of sandboxes", api.Read((*Server).listUsage).Asks("labels", "status", "externalId", "showTerminated").
+		About("It wakes nothing.")),
+	api.POST("/sandboxes/{name}/sleep", "sandboxes:control", "Put a sandbox to sleep", api.Read(sleepSandbox).Asks("tier")),
+	api.POST("/sandboxes/{name}/wake", "sandboxes:control", "Wake a sandbox", api.Read(wakeSandbox)),
+	api.POST("/sandboxes/{name}/tickets", "sandboxes:control", "Create a ticket for the terminal", api.Read((*Server).createTicket).
+		About("A ticket opens one terminal, and is good for 30 seconds.")),
 
-	api.GET("/snapshots", "sandboxes:list", api.Read((*Server).listSnapshots).Asks("status")),
-	api.POST("/snapshots", "sandboxes:update", api.Write[doze.SnapshotRequest]((*Server).createSnapshot)),
-	api.GET("/snapshots/{snapshot}", "sandboxes:get", api.Read((*Server).snapshot)),
-	api.DELETE("/snapshots/{snapshot}", "sandboxes:delete", api.Read((*Server).deleteSnapshot)),
-	api.POST("/snapshots/{snapshot}/fork", "sandboxes:create", api.Write[doze.ForkRequest]((*Server).forkSnapshot)),
-	api.GET("/sandboxes/{name}/snapshots", "sandboxes:get", api.Read((*Server).snapshotsOf)),
-	api.POST("/sandboxes/{name}/snapshots", "sandboxes:update", api.Write[doze.SnapshotRequest]((*Server).createSnapshot)),
-	api.DELETE("/sandboxes/{name}/snapshots/{snapshot}", "sandboxes:delete", api.Read((*Server).deleteSnapshot)),
-	api.POST("/sandboxes/{name}/snapshots/{snapshot}/restore", "sandboxes:update", api.Read((*Server).restoreSnapshot)),
-	api.POST("/sandboxes/{name}/fork", "sandboxes:create", api.Write[doze.ForkRequest]((*Server).forkSandbox)),
-	api.POST("/sandboxes/{name}/archive", "sandboxes:update", api.Read((*Server).archiveSandbox)),
-	api.POST("/sandboxes/{name}/unarchive", "sandboxes:update", api.Read((*Server).unarchiveSandbox)),
+	api.GET("/snapshots", "sandboxes:list", "List snapshots", api.Read((*Server).listSnapshots).Asks("status")),
+	api.POST("/snapshots", "sandboxes:update", "Create a snapshot of any sandbox", api.Write[doze.SnapshotRequest]((*Server).createSnapshot).
+		About("The answer comes when the snapshot is ready. Requests to a sandbox that runs wait for a moment meanwhile.")),
+	api.GET("/snapshots/{snapshot}", "sandboxes:get", "Read a snapshot", api.Read((*Server).snapshot).
+		About("A name that several snapshots have is 409: send the id.")),
+	api.DELETE("/snapshots/{snapshot}", "sandboxes:delete", "Delete a snapshot", api.Read((*Server).deleteSnapshot).
+		About("Its forks go on.")),
+	api.POST("/snapshots/{snapshot}/fork", "sandboxes:create", "Fork a snapshot", api.Write[doze.ForkRequest]((*Server).forkSnapshot).
+		About("The answer comes when the fork is deployed. Memory is copied as it is, with the secrets in it.")),
+	api.GET("/sandboxes/{name}/snapshots", "sandboxes:get", "List the snapshots of a sandbox", api.Read((*Server).snapshotsOf)),
+	api.POST("/sandboxes/{name}/snapshots", "sandboxes:update", "Create a snapshot of a sandbox", api.Write[doze.SnapshotRequest]((*Server).createSnapshot).
+		About("The answer comes when the snapshot is ready. Requests to a sandbox that runs wait for a moment meanwhile.")),
+	api.DELETE("/sandboxes/{name}/snapshots/{snapshot}", "sandboxes:delete", "Delete a snapshot of a sandbox", api.Read((*Server).deleteSnapshot).
+		About("Its forks go on.")),
+	api.POST("/sandboxes/{name}/snapshots/{snapshot}/restore", "sandboxes:update", "Restore a sandbox from its snapshot", api.Read((*Server).restoreSnapshot).
+		About("What the sandbox did since the snapshot is lost.")),
+	api.POST("/sandboxes/{name}/fork", "sandboxes:create", "Fork a sandbox", api.Write[doze.ForkRequest]((*Server).forkSandbox).
+		About("Without snapshotId, it takes a snapshot first, which stays. Memory is copied as it is, with the secrets in it.")),
+	api.POST("/sandboxes/{name}/archive", "sandboxes:update", "Archive a sandbox", api.Read((*Server).archiveSandbox).
+		About("Memory is lost. The answer comes at once, and the sandbox is ARCHIVED later. No request wakes it then.")),
+	api.POST("/sandboxes/{name}/unarchive", "sandboxes:update", "Unarchive a sandbox", api.Read((*Server).unarchiveSandbox).
+		About("The answer comes at once, and the sandbox is DEPLOYED later.")),
 
-	api.GET("/volumes", "volumes:list", api.Read((*Server).listVolumes).Asks("labels", "status", "externalId")),
-	api.POST("/volumes", "volumes:create", api.Write[doze.Volume]((*Server).createVolume)),
-	api.GET("/volumes/{volume}", "volumes:get", api.Read((*Server).volume)),
-	api.GET("/volumes/by-external-id/{externalId}", "volumes:get", api.Read((*Server).volumeByExternalID)),
-	api.PUT("/volumes/{volume}", "volumes:create", api.Write[doze.Volume]((*Server).updateVolume)),
-	api.DELETE("/volumes/{volume}", "volumes:delete", api.Read((*Server).deleteVolume)),
+	api.GET("/volumes", "volumes:list", "List volumes", api.Read((*Server).listVolumes).Asks("labels", "status", "externalId")),
+	api.POST("/volumes", "volumes:create", "Create a volume", api.Write[doze.Volume]((*Server).createVolume).
+		About("The answer comes when the volume can be attached.")),
+	api.GET("/volumes/{volume}", "volumes:get", "Read a volume", api.Read((*Server).volume)),
+	api.GET("/volumes/by-external-id/{externalId}", "volumes:get", "Read the newest volume with an external id", api.Read((*Server).volumeByExternalID)),
+	api.PUT("/volumes/{volume}", "volumes:create", "Update a volume", api.Write[doze.Volume]((*Server).updateVolume)),
+	api.DELETE("/volumes/{volume}", "volumes:delete", "Delete a volume", api.Read((*Server).deleteVolume).
+		About("It is 409 while a sandbox has the volume.")),
 
-	api.GET("/drives", "volumes:list", api.Read((*Server).listDrives).Asks("labels", "status", "externalId")),
-	api.POST("/drives", "volumes:create", api.Write[doze.Drive]((*Server).createDrive)),
-	api.GET("/drives/jwks.json", "", api.Read((*Server).driveKeys)),
-	api.GET("/drives/{drive}", "volumes:get", api.Read((*Server).drive)),
-	api.GET("/drives/by-external-id/{externalId}", "volumes:get", api.Read((*Server).driveByExternalID)),
-	api.PUT("/drives/{drive}", "volumes:create", api.Write[doze.Drive]((*Server).updateDrive)),
-	api.DELETE("/drives/{drive}", "volumes:delete", api.Read((*Server).deleteDrive)),
-	api.POST("/drives/{drive}/access-token", "volumes:get", api.Read((*Server).driveToken)),
+	api.GET("/drives", "volumes:list", "List drives", api.Read((*Server).listDrives).Asks("labels", "status", "externalId")),
+	api.POST("/drives", "volumes:create", "Create a drive", api.Write[doze.Drive]((*Server).createDrive).
+		About("It is 501 on a platform without a bucket for drives.")),
+	api.GET("/drives/jwks.json", "", "Read the keys that verify drive tokens", api.Read((*Server).driveKeys)),
+	api.GET("/drives/{drive}", "volumes:get", "Read a drive", api.Read((*Server).drive)),
+	api.GET("/drives/by-external-id/{externalId}", "volumes:get", "Read the newest drive with an external id", api.Read((*Server).driveByExternalID)),
+	api.PUT("/drives/{drive}", "volumes:create", "Update a drive", api.Write[doze.Drive]((*Server).updateDrive)),
+	api.DELETE("/drives/{drive}", "volumes:delete", "Delete a drive", api.Read((*Server).deleteDrive).
+		About("It is 409 while a sandbox has the drive mounted.")),
+	api.POST("/drives/{drive}/access-token", "volumes:get", "Create an access token for a drive", api.Read((*Server).driveToken)),
 
-	api.GET("/volume_templates", "volumeTemplates:list", api.Read((*Server).listVolumeTemplates).Asks("labels")),
-	api.POST("/volume_templates", "volumeTemplates:create", api.Offer[doze.VolumeTemplate](uploadHeader, (*Server).createVolumeTemplate).Asks("upload", "version").Together()),
-	api.GET("/volume_templates/{template}", "volumeTemplates:get", api.Read((*Server).volumeTemplate)),
-	api.PUT("/volume_templates/{template}", "volumeTemplates:upsert", api.Offer[doze.VolumeTemplate](uploadHeader, (*Server).putVolumeTemplate).Asks("upload", "version").Together()),
-	api.DELETE("/volume_templates/{template}", "volumeTemplates:delete", api.Read((*Server).deleteVolumeTemplate)),
-	api.DELETE("/volume_templates/{template}/versions/{version}", "volumeTemplates:delete", api.Read((*Server).deleteVersion)),
-	api.PUT("/uploads/{upload}", "", api.Read((*Server).upload).Takes(api.TarType).Asks("token")), // the address is the credential
+	api.GET("/volume_templates", "volumeTemplates:list", "List volume templates", api.Read((*Server).listVolumeTemplates).Asks("labels")),
+	api.POST("/volume_templates", "volumeTemplates:create", "Create a volume template", api.Offer[doze.VolumeTemplate](uploadHeader, (*Server).createVolumeTemplate).Asks("upload", "version").Together().
+		About("With upload=true, the header X-Blaxel-Upload-Url of the answer says where its files are to be put.")),
+	api.GET("/volume_templates/{template}", "volumeTemplates:get", "Read a volume template", api.Read((*Server).volumeTemplate)),
+	api.PUT("/volume_templates/{template}", "volumeTemplates:upsert", "Create or update a volume template", api.Offer[doze.VolumeTemplate](uploadHeader, (*Server).putVolumeTemplate).Asks("upload", "version").Together().
+		About("With upload=true, the header X-Blaxel-Upload-Url of the answer says where its files are to be put.")),
+	api.DELETE("/volume_templates/{template}", "volumeTemplates:delete", "Delete a volume template", api.Read((*Server).deleteVolumeTemplate).
+		About("Volumes that were made of it stay as they are.")),
+	api.DELETE("/volume_templates/{template}/versions/{version}", "volumeTemplates:delete", "Delete a version of a volume template", api.Read((*Server).deleteVersion).
+		About("It is 400 for the only version.")),
+	api.PUT("/uploads/{upload}", "", "Upload the files of a volume template", api.Read((*Server).upload).Takes(api.TarType).Asks("token").
+		About("The address is the credential.")), // the address is the credential
 }
 
 // Section is what this room adds to the API. To describe it, s may be nil.

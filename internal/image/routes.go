@@ -11,18 +11,24 @@ import (
 
 // rows are the routes of this room.
 var rows = []api.Row[*Server]{
-	api.GET("/images", access.Admin, api.Read((*Server).listImages)),
-	api.POST("/images", access.Admin, api.Write[doze.ImageRequest]((*Server).createImage)),
-	api.DELETE("/images", access.Admin, api.Read((*Server).cleanImages)),
-	api.GET("/images/{type}/{image}", access.Admin, api.Read((*Server).image)),
-	api.DELETE("/images/{type}/{image}", access.Admin, api.Read((*Server).deleteImage)),
-	api.DELETE("/images/{type}/{image}/tags/{tag}", access.Admin, api.Read((*Server).deleteImage)),
-	api.GET("/images/{type}/{image}/share", access.Admin, api.Read((*Server).listImageShares)),
-	api.POST("/images/{type}/{image}/share", access.Admin, api.Write[api.ShareRequest]((*Server).shareImage)),
-	api.DELETE("/images/{type}/{image}/share/{target}", access.Admin, api.Read((*Server).unshareImage)),
-	api.GET("/pending-image-shares", access.Admin, api.Read((*Server).pendingImageShares).Asks("direction")),
-	api.POST("/pending-image-shares/{share}/accept", access.Admin, api.Read((*Server).answerImageShare)),
-	api.POST("/pending-image-shares/{share}/decline", access.Admin, api.Read((*Server).answerImageShare)),
+	api.GET("/images", access.Admin, "List the images of the workspace", api.Read((*Server).listImages)),
+	api.POST("/images", access.Admin, "Import an image of a registry", api.Write[doze.ImageRequest]((*Server).createImage).
+		About("The answer comes when the image is pulled. A name that exists means the new image from then on.")),
+	api.DELETE("/images", access.Admin, "Delete the image tags without a sandbox", api.Read((*Server).cleanImages)),
+	api.GET("/images/{type}/{image}", access.Admin, "Read an image", api.Read((*Server).image)),
+	api.DELETE("/images/{type}/{image}", access.Admin, "Delete an image", api.Read((*Server).deleteImage).
+		About("It is 400 while a sandbox has the image.")),
+	api.DELETE("/images/{type}/{image}/tags/{tag}", access.Admin, "Delete a tag of an image", api.Read((*Server).deleteImage).
+		About("It is 400 while a sandbox has the image under this tag.")),
+	api.GET("/images/{type}/{image}/share", access.Admin, "List who may use an image", api.Read((*Server).listImageShares)),
+	api.POST("/images/{type}/{image}/share", access.Admin, "Share an image with a workspace", api.Write[api.ShareRequest]((*Server).shareImage)),
+	api.DELETE("/images/{type}/{image}/share/{target}", access.Admin, "Stop sharing an image with a workspace", api.Read((*Server).unshareImage)),
+	api.GET("/pending-image-shares", access.Admin, "List the shares that await an answer", api.Read((*Server).pendingImageShares).Asks("direction").
+		About("There are none: a share counts at once.")),
+	api.POST("/pending-image-shares/{share}/accept", access.Admin, "Accept a share of an image", api.Read((*Server).answerImageShare).
+		About("It is 404, since no share awaits an answer.")),
+	api.POST("/pending-image-shares/{share}/decline", access.Admin, "Decline a share of an image", api.Read((*Server).answerImageShare).
+		About("It is 404, since no share awaits an answer.")),
 }
 
 // Section is what this room adds to the API. To describe it, s may be nil.

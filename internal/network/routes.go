@@ -11,21 +11,25 @@ import (
 
 // rows are the routes of this room.
 var rows = []api.Row[*Server]{
-	api.GET("/vpcs", access.Admin, api.Read((*Server).listVPCs)),
-	api.POST("/vpcs", access.Admin, api.Write[doze.NetworkResource]((*Server).createVPC)),
-	api.GET("/vpcs/{vpc}", access.Admin, api.Read((*Server).vpcOf)),
-	api.DELETE("/vpcs/{vpc}", access.Admin, api.Read((*Server).deleteVPC)),
-	api.GET("/vpcs/{vpc}/egressgateways", access.Admin, api.Read((*Server).listGateways)),
-	api.POST("/vpcs/{vpc}/egressgateways", access.Admin, api.Write[doze.NetworkResource]((*Server).createGateway)),
-	api.GET("/vpcs/{vpc}/egressgateways/{gateway}", access.Admin, api.Read((*Server).gatewayOf)),
-	api.DELETE("/vpcs/{vpc}/egressgateways/{gateway}", access.Admin, api.Read((*Server).deleteGateway)),
-	api.GET("/vpcs/{vpc}/egressgateways/{gateway}/ips", access.Admin, api.Read((*Server).listIPs)),
-	api.POST("/vpcs/{vpc}/egressgateways/{gateway}/ips", access.Admin, api.Write[doze.NetworkResource]((*Server).createIP)),
-	api.GET("/vpcs/{vpc}/egressgateways/{gateway}/ips/{ip}", access.Admin, api.Read((*Server).ipOf)),
-	api.DELETE("/vpcs/{vpc}/egressgateways/{gateway}/ips/{ip}", access.Admin, api.Read((*Server).deleteIP)),
-	api.GET("/egressgateways", access.Admin, api.Read((*Server).allGateways)),
-	api.GET("/egressgateways/usage", access.Admin, api.Read((*Server).gatewayUsage)),
-	api.GET("/egressips", access.Admin, api.Read((*Server).allIPs)),
+	api.GET("/vpcs", access.Admin, "List VPCs", api.Read((*Server).listVPCs)),
+	api.POST("/vpcs", access.Admin, "Create a VPC", api.Write[doze.NetworkResource]((*Server).createVPC)),
+	api.GET("/vpcs/{vpc}", access.Admin, "Read a VPC", api.Read((*Server).vpcOf)),
+	api.DELETE("/vpcs/{vpc}", access.Admin, "Delete a VPC", api.Read((*Server).deleteVPC).
+		About("It is 409 while the VPC has an egress gateway or a sandbox, and always for the VPC default.")),
+	api.GET("/vpcs/{vpc}/egressgateways", access.Admin, "List the egress gateways of a VPC", api.Read((*Server).listGateways)),
+	api.POST("/vpcs/{vpc}/egressgateways", access.Admin, "Create an egress gateway", api.Write[doze.NetworkResource]((*Server).createGateway)),
+	api.GET("/vpcs/{vpc}/egressgateways/{gateway}", access.Admin, "Read an egress gateway", api.Read((*Server).gatewayOf)),
+	api.DELETE("/vpcs/{vpc}/egressgateways/{gateway}", access.Admin, "Delete an egress gateway", api.Read((*Server).deleteGateway).
+		About("It is 409 while the egress gateway has an address.")),
+	api.GET("/vpcs/{vpc}/egressgateways/{gateway}/ips", access.Admin, "List the addresses of an egress gateway", api.Read((*Server).listIPs)),
+	api.POST("/vpcs/{vpc}/egressgateways/{gateway}/ips", access.Admin, "Give an egress gateway an address", api.Write[doze.NetworkResource]((*Server).createIP).
+		About("Without a free address it is FAILED, and gets the next one that is free.")),
+	api.GET("/vpcs/{vpc}/egressgateways/{gateway}/ips/{ip}", access.Admin, "Read an address of an egress gateway", api.Read((*Server).ipOf)),
+	api.DELETE("/vpcs/{vpc}/egressgateways/{gateway}/ips/{ip}", access.Admin, "Take an address from an egress gateway", api.Read((*Server).deleteIP).
+		About("It is 409 for the last address of an egress gateway that sandboxes use.")),
+	api.GET("/egressgateways", access.Admin, "List the egress gateways of the workspace", api.Read((*Server).allGateways)),
+	api.GET("/egressgateways/usage", access.Admin, "List the sandboxes by their egress gateway", api.Read((*Server).gatewayUsage)),
+	api.GET("/egressips", access.Admin, "List the egress addresses of the workspace", api.Read((*Server).allIPs)),
 }
 
 // Section is what this room adds to the API. To describe it, s may be nil.

@@ -41,6 +41,7 @@ func (s *Server) Keys(w http.ResponseWriter, _ *http.Request) {
 // Route is one way into the server.
 type Route struct {
 	Method, Path string
+	Summary      string // what it does, in a few words
 	Serve        func(*Server, http.ResponseWriter, *http.Request)
 	Query, Body  []string     // names of parameters, each a text; a body is JSON or a form
 	Out          reflect.Type // of the answer; nil is a page, or the way back to a program
@@ -52,17 +53,17 @@ func Routes() []Route {
 	document := reflect.TypeFor[map[string]any]()
 	user := []string{"name", "password", "decision"} // of a page
 	return []Route{
-		{"GET", "/oauth/authorize", (*Server).Authorize, asked, nil, nil},
-		{"POST", "/oauth/authorize", (*Server).Decide, nil, slices.Concat(asked, user), nil},
-		{"POST", "/oauth/token", (*Server).Token, nil, []string{
+		{"GET", "/oauth/authorize", "Show the page that asks for consent", (*Server).Authorize, asked, nil, nil},
+		{"POST", "/oauth/authorize", "Take the answer of the consent page", (*Server).Decide, nil, slices.Concat(asked, user), nil},
+		{"POST", "/oauth/token", "Get tokens for a grant", (*Server).Token, nil, []string{
 			"grant_type", "client_id", "client_secret", "code", "code_verifier", "redirect_uri", "refresh_token", "device_code", "scope",
 		}, reflect.TypeFor[tokenAnswer]()},
-		{"POST", "/oauth/revoke", (*Server).Revoke, nil, []string{"token"}, document},
-		{"GET", "/oauth/jwks", (*Server).Keys, nil, nil, document},
-		{"POST", "/login/device", (*Server).Device, nil, []string{"client_id", "scope"}, reflect.TypeFor[deviceAnswer]()},
-		{"GET", "/login/verify", (*Server).Verify, []string{"user_code"}, nil, nil},
-		{"POST", "/login/verify", (*Server).Confirm, nil, slices.Concat([]string{"user_code"}, user), nil},
-		{"GET", "/.well-known/openid-configuration", (*Server).Discovery, nil, nil, document},
-		{"GET", "/.well-known/oauth-authorization-server", (*Server).Discovery, nil, nil, document},
+		{"POST", "/oauth/revoke", "Revoke the grant of a token", (*Server).Revoke, nil, []string{"token"}, document},
+		{"GET", "/oauth/jwks", "Read the keys that verify access tokens", (*Server).Keys, nil, nil, document},
+		{"POST", "/login/device", "Begin the login of a device", (*Server).Device, nil, []string{"client_id", "scope"}, reflect.TypeFor[deviceAnswer]()},
+		{"GET", "/login/verify", "Show the page that approves a device", (*Server).Verify, []string{"user_code"}, nil, nil},
+		{"POST", "/login/verify", "Take the answer of the device page", (*Server).Confirm, nil, slices.Concat([]string{"user_code"}, user), nil},
+		{"GET", "/.well-known/openid-configuration", "Discover the login as OpenID Connect does", (*Server).Discovery, nil, nil, document},
+		{"GET", "/.well-known/oauth-authorization-server", "Discover the login as OAuth does", (*Server).Discovery, nil, nil, document},
 	}
 }

@@ -4,16 +4,19 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze/internal/api"
+	"github.com/dozehq/doze/internal/openapi"
 	"github.com/dozehq/doze/internal/plane"
 	"github.com/dozehq/doze/internal/plane/planetest"
 )
@@ -53,7 +56,7 @@ func TestDescription(t *testing.T) {
 func TestDescriptionIsComplete(t *testing.T) {
 	t.Parallel()
 	d := plane.Describe().Description()
-	ids := map[string]string{}
+	ids, summaries, groups := map[string]string{}, map[string]string{}, map[string]bool{}
 	for _, rt := range plane.Describe().Routes() {
 		o := d.Paths[rt.Pattern][strings.ToLower(rt.Method)]
 		where := rt.Method + " " + rt.Pattern
@@ -65,6 +68,14 @@ func TestDescriptionIsComplete(t *testing.T) {
 			t.Errorf("%s and %s are both %s", where, other, o.ID)
 		}
 		ids[o.ID] = where
+		if problem := saysWhat(o); problem != "" {
+			t.Errorf("%s: %s", where, problem)
+		}
+		if other := summaries[o.Summary]; other != "" {
+			t.Errorf("%s and %s both say %q: readers find calls by it", where, other, o.Summary)
+		}
+		summaries[o.Summary] = where
+		groups[o.Tags[0]] = true
 		if open := len(o.Security) == 0; open != (rt.Scope == "") {
 			t.Errorf("%s: open is %v", where, open)
 		}
@@ -72,9 +83,37 @@ func TestDescriptionIsComplete(t *testing.T) {
 			t.Errorf("%s has no body", where)
 		}
 	}
+	for _, tag := range d.Tags {
+		if !groups[tag.Name] || tag.Description == "" {
+			t.Errorf("the group %s has no route, or does not say what it is about", tag.Name)
+		}
+		delete(groups, tag.Name)
+	}
+	for name := range groups {
+		t.Errorf("routes are in the group %q, which the page does not have: see groups in internal/api", name)
+	}
 	if stale := plane.Describe().Stale(); len(stale) > 0 {
 		t.Errorf("rows that no type has: %s", strings.Join(stale, ", "))
 	}
+}
+
+// summaryMax is how many words of a summary fit into a line of the page's list of calls.
+const summaryMax = 8
+
+// saysWhat returns what is wrong with the words of an operation, or nothing.
+func saysWhat(o *openapi.Operation) string {
+	words := strings.Fields(o.Summary)
+	switch {
+	case len(words) == 0:
+		return "it has no summary: name it in its row"
+	case len(words) > summaryMax:
+		return fmt.Sprintf("its summary has %d words, more than %d: %q", len(words), summaryMax, o.Summary)
+	case !unicode.IsUpper(rune(o.Summary[0])) || strings.HasSuffix(o.Summary, ".") || o.Summary != strings.Join(words, " "):
+		return fmt.Sprintf("its summary does not begin with a capital, or has a full stop: %q", o.Summary)
+	case o.Description == "" || !unicode.IsUpper(rune(o.Description[0])) || !strings.HasSuffix(o.Description, "."):
+		return fmt.Sprintf("its description is no sentence: %q", o.Description)
+	}
+	return ""
 }
 
 // asked are the names that handlers look for in a query.

@@ -118,7 +118,7 @@ func logins(s *oauth.Server) api.Section {
 	var rows []api.Row[*oauth.Server]
 	for _, rt := range oauth.Routes() {
 		e := api.Plain(rt.Serve, rt.Out, rt.Query, rt.Body)
-		rows = append(rows, api.Row[*oauth.Server]{Method: rt.Method, Pattern: rt.Path, Endpoint: e})
+		rows = append(rows, api.Row[*oauth.Server]{Method: rt.Method, Pattern: rt.Path, Summary: rt.Summary, Endpoint: e})
 	}
 	return api.Section{Routes: api.Bind(s, rows)}
 }

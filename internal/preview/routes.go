@@ -10,24 +10,31 @@ import (
 
 // rows are the routes of this room.
 var rows = []api.Row[*Server]{
-	api.GET("/sandboxes/{name}/previews", "sandboxes:get", api.Read((*Server).listPreviews)),
-	api.POST("/sandboxes/{name}/previews", "sandboxes:update", api.Write[doze.Preview]((*Server).createPreview).Asks("force").Together()),
-	api.GET("/sandboxes/{name}/previews/{preview}", "sandboxes:get", api.Read((*Server).preview)),
-	api.PUT("/sandboxes/{name}/previews/{preview}", "sandboxes:update", api.Write[doze.Preview]((*Server).updatePreview).Asks("force").Together()),
-	api.DELETE("/sandboxes/{name}/previews/{preview}", "sandboxes:update", api.Read((*Server).deletePreview)),
-	api.GET("/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", api.Read((*Server).listPreviewTokens).Revealing()),
-	api.POST("/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", api.Write[doze.PreviewToken]((*Server).createPreviewToken)),
-	api.DELETE("/sandboxes/{name}/previews/{preview}/tokens/{token}", "sandboxes:control", api.Read((*Server).deletePreviewToken)),
+	api.GET("/sandboxes/{name}/previews", "sandboxes:get", "List the previews of a sandbox", api.Read((*Server).listPreviews)),
+	api.POST("/sandboxes/{name}/previews", "sandboxes:update", "Create a preview", api.Write[doze.Preview]((*Server).createPreview).Asks("force").Together()),
+	api.GET("/sandboxes/{name}/previews/{preview}", "sandboxes:get", "Read a preview", api.Read((*Server).preview)),
+	api.PUT("/sandboxes/{name}/previews/{preview}", "sandboxes:update", "Update a preview", api.Write[doze.Preview]((*Server).updatePreview).Asks("force").Together()),
+	api.DELETE("/sandboxes/{name}/previews/{preview}", "sandboxes:update", "Delete a preview", api.Read((*Server).deletePreview).
+		About("Its open connections end.")),
+	api.GET("/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", "List the tokens of a preview", api.Read((*Server).listPreviewTokens).Revealing().
+		About("The answer has the tokens themselves.")),
+	api.POST("/sandboxes/{name}/previews/{preview}/tokens", "sandboxes:control", "Create a token for a preview", api.Write[doze.PreviewToken]((*Server).createPreviewToken)),
+	api.DELETE("/sandboxes/{name}/previews/{preview}/tokens/{token}", "sandboxes:control", "Delete a token of a preview", api.Read((*Server).deletePreviewToken).
+		About("Connections that were opened with it end.")),
 
-	api.GET("/customdomains", "customdomains:list", api.Read((*Server).listDomains).Asks("labels")),
-	api.POST("/customdomains", "customdomains:create", api.Write[doze.CustomDomain]((*Server).createDomain)),
-	api.GET("/customdomains/{domain}", "customdomains:get", api.Read((*Server).domain)),
-	api.PUT("/customdomains/{domain}", "customdomains:update", api.Write[doze.CustomDomain]((*Server).updateDomain)),
-	api.DELETE("/customdomains/{domain}", "customdomains:delete", api.Read((*Server).deleteDomain)),
-	api.POST("/customdomains/{domain}/verify", "customdomains:update", api.Read((*Server).verifyDomain)),
-	api.GET("/customdomains/{domain}/share", "customdomains:get", api.Read((*Server).listShares)),
-	api.POST("/customdomains/{domain}/share", "customdomains:update", api.Write[api.ShareRequest]((*Server).shareDomain)),
-	api.DELETE("/customdomains/{domain}/share/{target}", "customdomains:update", api.Read((*Server).unshareDomain)),
+	api.GET("/customdomains", "customdomains:list", "List custom domains", api.Read((*Server).listDomains).Asks("labels")),
+	api.POST("/customdomains", "customdomains:create", "Create a custom domain", api.Write[doze.CustomDomain]((*Server).createDomain).
+		About("It serves nothing until it is verified.")),
+	api.GET("/customdomains/{domain}", "customdomains:get", "Read a custom domain", api.Read((*Server).domain)),
+	api.PUT("/customdomains/{domain}", "customdomains:update", "Update a custom domain", api.Write[doze.CustomDomain]((*Server).updateDomain)),
+	api.DELETE("/customdomains/{domain}", "customdomains:delete", "Delete a custom domain", api.Read((*Server).deleteDomain).
+		About("It is 409 while a preview uses the domain, or while it is shared.")),
+	api.POST("/customdomains/{domain}/verify", "customdomains:update", "Verify a custom domain", api.Read((*Server).verifyDomain).
+		About("If the DNS lacks a record, the status is 200 and verificationError says what is missing.")),
+	api.GET("/customdomains/{domain}/share", "customdomains:get", "List who may use a custom domain", api.Read((*Server).listShares)),
+	api.POST("/customdomains/{domain}/share", "customdomains:update", "Share a custom domain with a workspace", api.Write[api.ShareRequest]((*Server).shareDomain)),
+	api.DELETE("/customdomains/{domain}/share/{target}", "customdomains:update", "Stop sharing a custom domain with a workspace", api.Read((*Server).unshareDomain).
+		About("Previews of that workspace on the domain end.")),
 }
 
 // Section is what this room adds to the API. To describe it, s may be nil.

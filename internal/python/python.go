@@ -280,7 +280,7 @@ func (c call) write(b *strings.Builder) error {
 	if len(parameters) > 0 {
 		from = append(from, "params=_codec.query(**{"+strings.Join(parameters, ", ")+"})")
 	}
-	about := cmp.Or(c.Summary, c.method+" "+c.path) + "."
+	about := c.Summary + "."
 	if c.Description != "" {
 		about += " " + c.Description
 	}

@@ -8,7 +8,6 @@ package reference
 
 import (
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	_ "embed"
 	"encoding/json"
@@ -35,7 +34,7 @@ const script = Path + "/viewer.js"
 const sandboxBase = "/run/{workspace}/sandboxes/{sandbox}"
 
 // inside is before the tags of the API of a sandbox: both APIs know a network.
-const inside = "inside: "
+const inside = "Inside: "
 
 //go:embed page.html
 var page []byte
@@ -55,7 +54,7 @@ The address of a sandbox is metadata.url of its record. Here it has the form /ru
 a domain, each sandbox has a host besides.`
 
 // Join makes one description of that of the control API, whose paths are below prefix, and
-// that of the API inside a sandbox. A call without a summary gets its path as one.
+// that of the API inside a sandbox.
 func Join(control openapi.Document, prefix string) (d openapi.Document, err error) {
 	text, err := manual.Sandbox()
 	if err != nil {
@@ -64,11 +63,6 @@ func Join(control openapi.Document, prefix string) (d openapi.Document, err erro
 	var sandbox openapi.Document
 	if err := json.Unmarshal(text, &sandbox); err != nil {
 		return d, fmt.Errorf("read the description of the sandbox API: %w", err)
-	}
-	for path, operations := range control.Paths {
-		for _, o := range operations {
-			o.Summary = cmp.Or(o.Summary, path) // the viewer lists calls by it
-		}
 	}
 	for i := range sandbox.Tags {
 		sandbox.Tags[i].Name = inside + sandbox.Tags[i].Name

@@ -41,7 +41,7 @@ func TestJoin(t *testing.T) {
 			t.Errorf("the call %s of a sandbox is missing", path)
 		}
 	}
-	if o := d.Paths["/run/{workspace}/sandboxes/{sandbox}/process"]["post"]; !slices.Equal(o.Tags, []string{"inside: processes"}) {
+	if o := d.Paths["/run/{workspace}/sandboxes/{sandbox}/process"]["post"]; !slices.Equal(o.Tags, []string{"Inside: processes"}) {
 		t.Errorf("the group of a call inside is %q", o.Tags)
 	}
 	text, err := json.Marshal(d)

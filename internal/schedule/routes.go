@@ -10,15 +10,19 @@ import (
 
 // rows are the routes of this room.
 var rows = []api.Row[*Server]{
-	api.GET("/sandboxes/{name}/schedules", "sandboxes:get", api.Read((*Server).schedulesOf).Asks("show_secrets", "type")),
-	api.POST("/sandboxes/{name}/schedules", "sandboxes:update", api.Write[doze.Schedule]((*Server).createSchedule)),
-	api.GET("/sandboxes/{name}/schedules/{schedule}", "sandboxes:get", api.Read((*Server).schedule).Asks("show_secrets")),
-	api.PUT("/sandboxes/{name}/schedules/{schedule}", "sandboxes:update", api.Write[doze.Schedule]((*Server).updateSchedule)),
-	api.DELETE("/sandboxes/{name}/schedules/{schedule}", "sandboxes:update", api.Read((*Server).deleteSchedule)),
-	api.GET("/sandboxes/{name}/schedule-executions", "sandboxes:get", api.Read((*Server).executionsOf).Asks("status", "schedule", "since", "until")),
-	api.GET("/schedules", "sandboxes:list", api.Read((*Server).listSchedules).Asks("show_secrets", "type", "sandbox")),
-	api.GET("/schedules/metrics", "sandboxes:list", api.Read((*Server).scheduleMetrics).Asks("since", "until")),
-	api.GET("/schedule-executions", "sandboxes:list", api.Read((*Server).listExecutions).Asks("status", "sandbox", "schedule", "since", "until")),
+	api.GET("/sandboxes/{name}/schedules", "sandboxes:get", "List the schedules of a sandbox", api.Read((*Server).schedulesOf).Asks("show_secrets", "type")),
+	api.POST("/sandboxes/{name}/schedules", "sandboxes:update", "Create a schedule", api.Write[doze.Schedule]((*Server).createSchedule).
+		About("A time of the past, or one that never comes, is 400.")),
+	api.GET("/sandboxes/{name}/schedules/{schedule}", "sandboxes:get", "Read a schedule", api.Read((*Server).schedule).Asks("show_secrets")),
+	api.PUT("/sandboxes/{name}/schedules/{schedule}", "sandboxes:update", "Update a schedule", api.Write[doze.Schedule]((*Server).updateSchedule).
+		About("A masked value of input.env means the value of before.")),
+	api.DELETE("/sandboxes/{name}/schedules/{schedule}", "sandboxes:update", "Delete a schedule", api.Read((*Server).deleteSchedule)),
+	api.GET("/sandboxes/{name}/schedule-executions", "sandboxes:get", "List the executions of schedules of a sandbox", api.Read((*Server).executionsOf).Asks("status", "schedule", "since", "until").
+		About("An execution says whether the sandbox took the process, not how the process ended.")),
+	api.GET("/schedules", "sandboxes:list", "List the schedules of the workspace", api.Read((*Server).listSchedules).Asks("show_secrets", "type", "sandbox")),
+	api.GET("/schedules/metrics", "sandboxes:list", "Count the executions of schedules", api.Read((*Server).scheduleMetrics).Asks("since", "until")),
+	api.GET("/schedule-executions", "sandboxes:list", "List the executions of schedules", api.Read((*Server).listExecutions).Asks("status", "sandbox", "schedule", "since", "until").
+		About("An execution says whether the sandbox took the process, not how the process ended.")),
 }
 
 // Section is what this room adds to the API. To describe it, s may be nil.

@@ -45,7 +45,7 @@ func TestReferencePage(t *testing.T) {
 	b.open(p.Address + "/docs")
 	until(t, "both APIs are shown", func() bool {
 		text := b.script(seen)
-		return strings.Contains(text, "/sandboxes/{name}/snapshots") && strings.Contains(text, "Run a command")
+		return strings.Contains(text, "Restore a sandbox from its snapshot") && strings.Contains(text, "Run a command")
 	})
 	b.open(p.Address + "/docs#post-/run/-workspace-/sandboxes/-sandbox-/process")
 	until(t, "a call is shown", func() bool { return strings.Contains(b.script(seen), "waitForCompletion") })

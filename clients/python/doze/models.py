@@ -171,6 +171,15 @@ class AuditObject:
 
 
 @dataclass(kw_only=True)
+class Caller:
+    role: str
+    scopes: list[str]
+    sub: str
+    type: str
+    workspace: str
+
+
+@dataclass(kw_only=True)
 class Cleaned:
     deleted: int
     message: str
@@ -664,6 +673,9 @@ class LogLine:
 
 @dataclass(kw_only=True)
 class MemoryUsage:
+    cache_bytes: int = field(metadata={"json": "cacheBytes"})
+    engine_bytes: int = field(metadata={"json": "engineBytes"})
+    guest_bytes: int = field(metadata={"json": "guestBytes"})
     limit_bytes: int = field(metadata={"json": "limitBytes"})
     resident_bytes: int = field(metadata={"json": "residentBytes"})
     swap_bytes: int = field(metadata={"json": "swapBytes"})

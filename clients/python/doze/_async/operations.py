@@ -18,655 +18,667 @@ class AsyncControlOperations:
         self._base = base
 
     async def delete_api_keys_by_id(self, id: str, *, timeout: float | None = None) -> dict[str, Any]:
-        """DELETE /api_keys/{id}. Needs the scope apiKey:write."""
+        """Delete an API key. Open requests that came with it end. Needs the scope apiKey:write."""
         return await self._transport.call("DELETE", f"{self._base}/api_keys/{_codec.segment(id)}", decode=_codec.anything, timeout=timeout)
 
     async def delete_customdomains_by_domain(self, domain: str, *, timeout: float | None = None) -> models.CustomDomain:
-        """DELETE /customdomains/{domain}. Needs the scope customdomains:delete."""
+        """Delete a custom domain. It is 409 while a preview uses the domain, or while it is shared. Needs the scope customdomains:delete."""
         return await self._transport.call("DELETE", f"{self._base}/customdomains/{_codec.segment(domain)}", decode=_codec.model(models.CustomDomain), timeout=timeout)
 
     async def delete_customdomains_by_domain_share_by_target(self, domain: str, target: str, *, timeout: float | None = None) -> models.CustomDomain:
-        """DELETE /customdomains/{domain}/share/{target}. Needs the scope customdomains:update."""
+        """Stop sharing a custom domain with a workspace. Previews of that workspace on the domain end. Needs the scope customdomains:update."""
         return await self._transport.call("DELETE", f"{self._base}/customdomains/{_codec.segment(domain)}/share/{_codec.segment(target)}", decode=_codec.model(models.CustomDomain), timeout=timeout)
 
     async def delete_drives_by_drive(self, drive: str, *, timeout: float | None = None) -> models.Deleted:
-        """DELETE /drives/{drive}. Needs the scope volumes:delete."""
+        """Delete a drive. It is 409 while a sandbox has the drive mounted. Needs the scope volumes:delete."""
         return await self._transport.call("DELETE", f"{self._base}/drives/{_codec.segment(drive)}", decode=_codec.model(models.Deleted), timeout=timeout)
 
     async def delete_images(self, *, timeout: float | None = None) -> models.Cleaned:
-        """DELETE /images. Needs the scope admin."""
+        """Delete the image tags without a sandbox. Needs the scope admin."""
         return await self._transport.call("DELETE", f"{self._base}/images", decode=_codec.model(models.Cleaned), timeout=timeout)
 
     async def delete_images_by_type_by_image(self, type: str, image: str, *, timeout: float | None = None) -> models.Image:
-        """DELETE /images/{type}/{image}. Needs the scope admin."""
+        """Delete an image. It is 400 while a sandbox has the image. Needs the scope admin."""
         return await self._transport.call("DELETE", f"{self._base}/images/{_codec.segment(type)}/{_codec.segment(image)}", decode=_codec.model(models.Image), timeout=timeout)
 
     async def delete_images_by_type_by_image_share_by_target(self, type: str, image: str, target: str, *, timeout: float | None = None) -> models.Image:
-        """DELETE /images/{type}/{image}/share/{target}. Needs the scope admin."""
+        """Stop sharing an image with a workspace. Needs the scope admin."""
         return await self._transport.call("DELETE", f"{self._base}/images/{_codec.segment(type)}/{_codec.segment(image)}/share/{_codec.segment(target)}", decode=_codec.model(models.Image), timeout=timeout)
 
     async def delete_images_by_type_by_image_tags_by_tag(self, type: str, image: str, tag: str, *, timeout: float | None = None) -> models.Image:
-        """DELETE /images/{type}/{image}/tags/{tag}. Needs the scope admin."""
+        """Delete a tag of an image. It is 400 while a sandbox has the image under this tag. Needs the scope admin."""
         return await self._transport.call("DELETE", f"{self._base}/images/{_codec.segment(type)}/{_codec.segment(image)}/tags/{_codec.segment(tag)}", decode=_codec.model(models.Image), timeout=timeout)
 
     async def delete_oauth_clients_by_client(self, client: str, *, timeout: float | None = None) -> models.OAuthClient:
-        """DELETE /oauth/clients/{client}. Needs the scope admin."""
+        """Remove a program that users log in with. Needs the scope admin."""
         return await self._transport.call("DELETE", f"{self._base}/oauth/clients/{_codec.segment(client)}", decode=_codec.model(models.OAuthClient), timeout=timeout)
 
     async def delete_policies_by_policy(self, policy: str, *, timeout: float | None = None) -> models.Policy:
-        """DELETE /policies/{policy}. Needs the scope policies:delete."""
+        """Delete a policy. Needs the scope policies:delete."""
         return await self._transport.call("DELETE", f"{self._base}/policies/{_codec.segment(policy)}", decode=_codec.model(models.Policy), timeout=timeout)
 
     async def delete_sandboxes_by_name(self, name: str, *, timeout: float | None = None) -> models.Sandbox:
-        """DELETE /sandboxes/{name}. Needs the scope sandboxes:delete."""
+        """Delete a sandbox. Its name is free at once. Its record stays until spec.lifecycle.terminatedRetention is over. Needs the scope sandboxes:delete."""
         return await self._transport.call("DELETE", f"{self._base}/sandboxes/{_codec.segment(name)}", decode=_codec.model(models.Sandbox), timeout=timeout)
 
     async def delete_sandboxes_by_name_previews_by_preview(self, name: str, preview: str, *, timeout: float | None = None) -> models.Preview:
-        """DELETE /sandboxes/{name}/previews/{preview}. Needs the scope sandboxes:update."""
+        """Delete a preview. Its open connections end. Needs the scope sandboxes:update."""
         return await self._transport.call("DELETE", f"{self._base}/sandboxes/{_codec.segment(name)}/previews/{_codec.segment(preview)}", decode=_codec.model(models.Preview), timeout=timeout)
 
     async def delete_sandboxes_by_name_previews_by_preview_tokens_by_token(self, name: str, preview: str, token: str, *, timeout: float | None = None) -> dict[str, str]:
-        """DELETE /sandboxes/{name}/previews/{preview}/tokens/{token}. Needs the scope sandboxes:control."""
+        """Delete a token of a preview. Connections that were opened with it end. Needs the scope sandboxes:control."""
         return await self._transport.call("DELETE", f"{self._base}/sandboxes/{_codec.segment(name)}/previews/{_codec.segment(preview)}/tokens/{_codec.segment(token)}", decode=_codec.mapping(_codec.anything), timeout=timeout)
 
     async def delete_sandboxes_by_name_schedules_by_schedule(self, name: str, schedule: str, *, timeout: float | None = None) -> models.Schedule:
-        """DELETE /sandboxes/{name}/schedules/{schedule}. Needs the scope sandboxes:update."""
+        """Delete a schedule. Needs the scope sandboxes:update."""
         return await self._transport.call("DELETE", f"{self._base}/sandboxes/{_codec.segment(name)}/schedules/{_codec.segment(schedule)}", decode=_codec.model(models.Schedule), timeout=timeout)
 
     async def delete_sandboxes_by_name_snapshots_by_snapshot(self, name: str, snapshot: str, *, timeout: float | None = None) -> None:
-        """DELETE /sandboxes/{name}/snapshots/{snapshot}. Needs the scope sandboxes:delete."""
+        """Delete a snapshot of a sandbox. Its forks go on. Needs the scope sandboxes:delete."""
         return await self._transport.call("DELETE", f"{self._base}/sandboxes/{_codec.segment(name)}/snapshots/{_codec.segment(snapshot)}", decode=_codec.nothing, timeout=timeout)
 
     async def delete_secrets_by_secret(self, secret: str, *, timeout: float | None = None) -> models.Secret:
-        """DELETE /secrets/{secret}. Needs the scope admin."""
+        """Delete a secret. Needs the scope admin."""
         return await self._transport.call("DELETE", f"{self._base}/secrets/{_codec.segment(secret)}", decode=_codec.model(models.Secret), timeout=timeout)
 
     async def delete_service_accounts_by_account(self, account: str, *, timeout: float | None = None) -> models.ServiceAccount:
-        """DELETE /service_accounts/{account}. Needs the scope admin."""
+        """Delete a service account. Its keys and tokens are void at once. Needs the scope admin."""
         return await self._transport.call("DELETE", f"{self._base}/service_accounts/{_codec.segment(account)}", decode=_codec.model(models.ServiceAccount), timeout=timeout)
 
     async def delete_service_accounts_by_account_api_keys_by_key(self, account: str, key: str, *, timeout: float | None = None) -> dict[str, Any]:
-        """DELETE /service_accounts/{account}/api_keys/{key}. Needs the scope admin."""
+        """Delete a key of a service account. Open requests that came with it end. Needs the scope admin."""
         return await self._transport.call("DELETE", f"{self._base}/service_accounts/{_codec.segment(account)}/api_keys/{_codec.segment(key)}", decode=_codec.anything, timeout=timeout)
 
     async def delete_snapshots_by_snapshot(self, snapshot: str, *, timeout: float | None = None) -> None:
-        """DELETE /snapshots/{snapshot}. Needs the scope sandboxes:delete."""
+        """Delete a snapshot. Its forks go on. Needs the scope sandboxes:delete."""
         return await self._transport.call("DELETE", f"{self._base}/snapshots/{_codec.segment(snapshot)}", decode=_codec.nothing, timeout=timeout)
 
     async def delete_users_by_user(self, user: str, *, timeout: float | None = None) -> dict[str, Any]:
-        """DELETE /users/{user}. Needs the scope workspaces:remove."""
+        """Remove a member or an open invitation. It is 409 for the last admin. Needs the scope workspaces:remove."""
         return await self._transport.call("DELETE", f"{self._base}/users/{_codec.segment(user)}", decode=_codec.anything, timeout=timeout)
 
     async def delete_volume_templates_by_template(self, template: str, *, timeout: float | None = None) -> models.VolumeTemplate:
-        """DELETE /volume_templates/{template}. Needs the scope volumeTemplates:delete."""
+        """Delete a volume template. Volumes that were made of it stay as they are. Needs the scope volumeTemplates:delete."""
         return await self._transport.call("DELETE", f"{self._base}/volume_templates/{_codec.segment(template)}", decode=_codec.model(models.VolumeTemplate), timeout=timeout)
 
     async def delete_volume_templates_by_template_versions_by_version(self, template: str, version: str, *, timeout: float | None = None) -> models.VersionDeleted:
-        """DELETE /volume_templates/{template}/versions/{version}. Needs the scope volumeTemplates:delete."""
+        """Delete a version of a volume template. It is 400 for the only version. Needs the scope volumeTemplates:delete."""
         return await self._transport.call("DELETE", f"{self._base}/volume_templates/{_codec.segment(template)}/versions/{_codec.segment(version)}", decode=_codec.model(models.VersionDeleted), timeout=timeout)
 
     async def delete_volumes_by_volume(self, volume: str, *, timeout: float | None = None) -> models.Volume:
-        """DELETE /volumes/{volume}. Needs the scope volumes:delete."""
+        """Delete a volume. It is 409 while a sandbox has the volume. Needs the scope volumes:delete."""
         return await self._transport.call("DELETE", f"{self._base}/volumes/{_codec.segment(volume)}", decode=_codec.model(models.Volume), timeout=timeout)
 
     async def delete_vpcs_by_vpc(self, vpc: str, *, timeout: float | None = None) -> models.NetworkResource:
-        """DELETE /vpcs/{vpc}. Needs the scope admin."""
+        """Delete a VPC. It is 409 while the VPC has an egress gateway or a sandbox, and always for the VPC default. Needs the scope admin."""
         return await self._transport.call("DELETE", f"{self._base}/vpcs/{_codec.segment(vpc)}", decode=_codec.model(models.NetworkResource), timeout=timeout)
 
     async def delete_vpcs_by_vpc_egressgateways_by_gateway(self, vpc: str, gateway: str, *, timeout: float | None = None) -> models.NetworkResource:
-        """DELETE /vpcs/{vpc}/egressgateways/{gateway}. Needs the scope admin."""
+        """Delete an egress gateway. It is 409 while the egress gateway has an address. Needs the scope admin."""
         return await self._transport.call("DELETE", f"{self._base}/vpcs/{_codec.segment(vpc)}/egressgateways/{_codec.segment(gateway)}", decode=_codec.model(models.NetworkResource), timeout=timeout)
 
     async def delete_vpcs_by_vpc_egressgateways_by_gateway_ips_by_ip(self, vpc: str, gateway: str, ip: str, *, timeout: float | None = None) -> models.NetworkResource:
-        """DELETE /vpcs/{vpc}/egressgateways/{gateway}/ips/{ip}. Needs the scope admin."""
+        """Take an address from an egress gateway. It is 409 for the last address of an egress gateway that sandboxes use. Needs the scope admin."""
         return await self._transport.call("DELETE", f"{self._base}/vpcs/{_codec.segment(vpc)}/egressgateways/{_codec.segment(gateway)}/ips/{_codec.segment(ip)}", decode=_codec.model(models.NetworkResource), timeout=timeout)
 
     async def delete_workspaces_by_workspace(self, workspace: str, *, timeout: float | None = None) -> models.Workspace:
-        """DELETE /workspaces/{workspace}. Needs the scope workspaces:delete."""
+        """Delete a workspace. It is 409 while the workspace has sandboxes, snapshots, volumes, volume templates or drives. Needs the scope workspaces:delete."""
         return await self._transport.call("DELETE", f"{self._base}/workspaces/{_codec.segment(workspace)}", decode=_codec.model(models.Workspace), timeout=timeout)
 
     async def delete_workspaces_by_workspace_leave(self, workspace: str, *, timeout: float | None = None) -> models.Workspace:
-        """DELETE /workspaces/{workspace}/leave. Needs the scope workspaces:leave."""
+        """Leave a workspace. It is 409 for the last admin. Needs the scope workspaces:leave."""
         return await self._transport.call("DELETE", f"{self._base}/workspaces/{_codec.segment(workspace)}/leave", decode=_codec.model(models.Workspace), timeout=timeout)
 
     async def get_api_keys(self, *, timeout: float | None = None) -> list[models.APIKey]:
-        """GET /api_keys. Needs the scope apiKey:list."""
+        """List API keys. The answer has no key itself. A caller with the scope admin gets all keys of the workspace. Needs the scope apiKey:list."""
         return await self._transport.call("GET", f"{self._base}/api_keys", decode=_codec.items(_codec.model(models.APIKey)), timeout=timeout)
 
     async def get_audit(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, since: str | None = None, until: str | None = None, actor: str | None = None, action: str | None = None, object: str | None = None, source: str | None = None, outcome: Literal["begun", "done", "failed", "denied"] | None = None, platform: bool | None = None, timeout: float | None = None) -> Page[models.AuditLine]:
-        """GET /audit. Needs the scope admin."""
+        """List the lines of the audit log. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/audit", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "since": since, "until": until, "actor": actor, "action": action, "object": object, "source": source, "outcome": outcome, "platform": platform}), decode=_codec.page(_codec.model(models.AuditLine)), timeout=timeout)
 
     def get_audit_export(self, *, since: str | None = None, until: str | None = None, actor: str | None = None, action: str | None = None, object: str | None = None, source: str | None = None, outcome: Literal["begun", "done", "failed", "denied"] | None = None, platform: bool | None = None) -> AsyncIterator[str]:
-        """GET /audit/export. Needs the scope admin."""
+        """Export the audit log. The oldest line is first. Needs the scope admin."""
         return self._transport.lines("GET", f"{self._base}/audit/export", params=_codec.query(**{"since": since, "until": until, "actor": actor, "action": action, "object": object, "source": source, "outcome": outcome, "platform": platform}))
 
     async def get_configuration(self, *, timeout: float | None = None) -> models.Configuration:
-        """GET /configuration. Needs the scope configurations:list."""
+        """Read the configuration of the platform. Needs the scope configurations:list."""
         return await self._transport.call("GET", f"{self._base}/configuration", decode=_codec.model(models.Configuration), timeout=timeout)
 
     async def get_customdomains(self, *, labels: list[str] | None = None, timeout: float | None = None) -> list[models.CustomDomain]:
-        """GET /customdomains. Needs the scope customdomains:list."""
+        """List custom domains. Needs the scope customdomains:list."""
         return await self._transport.call("GET", f"{self._base}/customdomains", params=_codec.query(**{"labels": labels}), decode=_codec.items(_codec.model(models.CustomDomain)), timeout=timeout)
 
     async def get_customdomains_by_domain(self, domain: str, *, timeout: float | None = None) -> models.CustomDomain:
-        """GET /customdomains/{domain}. Needs the scope customdomains:get."""
+        """Read a custom domain. Needs the scope customdomains:get."""
         return await self._transport.call("GET", f"{self._base}/customdomains/{_codec.segment(domain)}", decode=_codec.model(models.CustomDomain), timeout=timeout)
 
     async def get_customdomains_by_domain_share(self, domain: str, *, timeout: float | None = None) -> list[models.DomainShare]:
-        """GET /customdomains/{domain}/share. Needs the scope customdomains:get."""
+        """List who may use a custom domain. Needs the scope customdomains:get."""
         return await self._transport.call("GET", f"{self._base}/customdomains/{_codec.segment(domain)}/share", decode=_codec.items(_codec.model(models.DomainShare)), timeout=timeout)
 
     async def get_drives(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, labels: list[str] | None = None, status: str | None = None, external_id: str | None = None, timeout: float | None = None) -> Page[models.Drive]:
-        """GET /drives. Needs the scope volumes:list."""
+        """List drives. Needs the scope volumes:list."""
         return await self._transport.call("GET", f"{self._base}/drives", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "labels": labels, "status": status, "externalId": external_id}), decode=_codec.page(_codec.model(models.Drive)), timeout=timeout)
 
     async def get_drives_by_drive(self, drive: str, *, timeout: float | None = None) -> models.Drive:
-        """GET /drives/{drive}. Needs the scope volumes:get."""
+        """Read a drive. Needs the scope volumes:get."""
         return await self._transport.call("GET", f"{self._base}/drives/{_codec.segment(drive)}", decode=_codec.model(models.Drive), timeout=timeout)
 
     async def get_drives_by_external_id_by_external_id(self, external_id: str, *, timeout: float | None = None) -> models.Drive:
-        """GET /drives/by-external-id/{externalId}. Needs the scope volumes:get."""
+        """Read the newest drive with an external id. Needs the scope volumes:get."""
         return await self._transport.call("GET", f"{self._base}/drives/by-external-id/{_codec.segment(external_id)}", decode=_codec.model(models.Drive), timeout=timeout)
 
     async def get_drives_jwks_json(self, *, timeout: float | None = None) -> Any:
-        """GET /drives/jwks.json. Needs no credential."""
+        """Read the keys that verify drive tokens. Needs no credential."""
         return await self._transport.call("GET", f"{self._base}/drives/jwks.json", decode=_codec.anything, timeout=timeout)
 
     async def get_egressgateways(self, *, timeout: float | None = None) -> list[models.NetworkResource]:
-        """GET /egressgateways. Needs the scope admin."""
+        """List the egress gateways of the workspace. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/egressgateways", decode=_codec.items(_codec.model(models.NetworkResource)), timeout=timeout)
 
     async def get_egressgateways_usage(self, *, timeout: float | None = None) -> dict[str, list[str]]:
-        """GET /egressgateways/usage. Needs the scope admin."""
+        """List the sandboxes by their egress gateway. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/egressgateways/usage", decode=_codec.mapping(_codec.items(_codec.anything)), timeout=timeout)
 
     async def get_egressips(self, *, timeout: float | None = None) -> list[models.NetworkResource]:
-        """GET /egressips. Needs the scope admin."""
+        """List the egress addresses of the workspace. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/egressips", decode=_codec.items(_codec.model(models.NetworkResource)), timeout=timeout)
 
     async def get_features(self, *, timeout: float | None = None) -> dict[str, dict[str, bool]]:
-        """GET /features. Needs the scope configurations:list."""
+        """List the features that are on. There are none. Needs the scope configurations:list."""
         return await self._transport.call("GET", f"{self._base}/features", decode=_codec.mapping(_codec.mapping(_codec.anything)), timeout=timeout)
 
     async def get_features_by_feature(self, feature: str, *, timeout: float | None = None) -> models.Feature:
-        """GET /features/{feature}. Needs the scope configurations:list."""
+        """Read a feature. Every feature is off, whatever its name. Needs the scope configurations:list."""
         return await self._transport.call("GET", f"{self._base}/features/{_codec.segment(feature)}", decode=_codec.model(models.Feature), timeout=timeout)
 
     async def get_health(self, *, timeout: float | None = None) -> dict[str, str]:
-        """GET /health. Needs no credential."""
+        """Say how the platform is. Needs no credential."""
         return await self._transport.call("GET", f"{self._base}/health", decode=_codec.mapping(_codec.anything), timeout=timeout)
 
     async def get_images(self, *, timeout: float | None = None) -> list[models.Image]:
-        """GET /images. Needs the scope admin."""
+        """List the images of the workspace. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/images", decode=_codec.items(_codec.model(models.Image)), timeout=timeout)
 
     async def get_images_by_type_by_image(self, type: str, image: str, *, timeout: float | None = None) -> models.Image:
-        """GET /images/{type}/{image}. Needs the scope admin."""
+        """Read an image. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/images/{_codec.segment(type)}/{_codec.segment(image)}", decode=_codec.model(models.Image), timeout=timeout)
 
     async def get_images_by_type_by_image_share(self, type: str, image: str, *, timeout: float | None = None) -> list[models.ImageShare]:
-        """GET /images/{type}/{image}/share. Needs the scope admin."""
+        """List who may use an image. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/images/{_codec.segment(type)}/{_codec.segment(image)}/share", decode=_codec.items(_codec.model(models.ImageShare)), timeout=timeout)
 
     async def get_invitations(self, *, timeout: float | None = None) -> list[models.Invitation]:
-        """GET /invitations. Needs the scope invitations:list."""
+        """List the open invitations of the workspace. Needs the scope invitations:list."""
         return await self._transport.call("GET", f"{self._base}/invitations", decode=_codec.items(_codec.model(models.Invitation)), timeout=timeout)
 
     async def get_locations(self, *, timeout: float | None = None) -> list[models.Location]:
-        """GET /locations. Needs the scope locations:list."""
+        """List the regions. Needs the scope locations:list."""
         return await self._transport.call("GET", f"{self._base}/locations", decode=_codec.items(_codec.model(models.Location)), timeout=timeout)
 
     async def get_login_verify(self, *, user_code: str | None = None, timeout: float | None = None) -> bytes:
-        """GET /login/verify. Needs no credential."""
+        """Show the page that approves a device. Needs no credential."""
         return (await self._transport.send("GET", f"{self._base}/login/verify", params=_codec.query(**{"user_code": user_code}), timeout=timeout)).content
 
     async def get_oauth_authorize(self, *, response_type: str | None = None, client_id: str | None = None, redirect_uri: str | None = None, scope: str | None = None, state: str | None = None, code_challenge: str | None = None, code_challenge_method: str | None = None, timeout: float | None = None) -> bytes:
-        """GET /oauth/authorize. Needs no credential."""
+        """Show the page that asks for consent. Needs no credential."""
         return (await self._transport.send("GET", f"{self._base}/oauth/authorize", params=_codec.query(**{"response_type": response_type, "client_id": client_id, "redirect_uri": redirect_uri, "scope": scope, "state": state, "code_challenge": code_challenge, "code_challenge_method": code_challenge_method}), timeout=timeout)).content
 
     async def get_oauth_clients(self, *, timeout: float | None = None) -> list[models.OAuthClient]:
-        """GET /oauth/clients. Needs the scope admin."""
+        """List the programs that users log in with. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/oauth/clients", decode=_codec.items(_codec.model(models.OAuthClient)), timeout=timeout)
 
     async def get_oauth_jwks(self, *, timeout: float | None = None) -> dict[str, Any]:
-        """GET /oauth/jwks. Needs no credential."""
+        """Read the keys that verify access tokens. Needs no credential."""
         return await self._transport.call("GET", f"{self._base}/oauth/jwks", decode=_codec.mapping(_codec.anything), timeout=timeout)
 
     async def get_observability_logs(self, *, start: str | None = None, end: str | None = None, resource_type: str | None = None, workload_ids: str | None = None, type: str | None = None, severity: str | None = None, search: str | None = None, process: str | None = None, order: Literal["desc", "asc"] | None = None, limit: int | None = None, cursor: str | None = None, timeout: float | None = None) -> dict[str, models.Log]:
-        """GET /observability/logs. Needs the scope sandboxes:get."""
+        """Read events and output of sandboxes. It wakes nothing. Needs the scope sandboxes:get."""
         return await self._transport.call("GET", f"{self._base}/observability/logs", params=_codec.query(**{"start": start, "end": end, "resourceType": resource_type, "workloadIds": workload_ids, "type": type, "severity": severity, "search": search, "process": process, "order": order, "limit": limit, "cursor": cursor}), decode=_codec.mapping(_codec.model(models.Log)), timeout=timeout)
 
     async def get_openapi_json(self, *, timeout: float | None = None) -> dict[str, Any]:
-        """GET /openapi.json. Needs no credential."""
+        """Describe this API. The answer is this document. Needs no credential."""
         return await self._transport.call("GET", f"{self._base}/openapi.json", decode=_codec.anything, timeout=timeout)
 
     async def get_pending_image_shares(self, *, direction: Literal["incoming", "outgoing"] | None = None, timeout: float | None = None) -> list[models.ImageShare]:
-        """GET /pending-image-shares. Needs the scope admin."""
+        """List the shares that await an answer. There are none: a share counts at once. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/pending-image-shares", params=_codec.query(**{"direction": direction}), decode=_codec.items(_codec.model(models.ImageShare)), timeout=timeout)
 
     async def get_platform_users(self, *, timeout: float | None = None) -> list[models.User]:
-        """GET /platform/users. Needs the scope admin."""
+        """List all users of the platform. Only operators get them. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/platform/users", decode=_codec.items(_codec.model(models.User)), timeout=timeout)
 
     async def get_policies(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, labels: list[str] | None = None, timeout: float | None = None) -> Page[models.Policy]:
-        """GET /policies. Needs the scope policies:list."""
+        """List policies. Needs the scope policies:list."""
         return await self._transport.call("GET", f"{self._base}/policies", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "labels": labels}), decode=_codec.page(_codec.model(models.Policy)), timeout=timeout)
 
     async def get_policies_by_policy(self, policy: str, *, timeout: float | None = None) -> models.Policy:
-        """GET /policies/{policy}. Needs the scope policies:get."""
+        """Read a policy. Needs the scope policies:get."""
         return await self._transport.call("GET", f"{self._base}/policies/{_codec.segment(policy)}", decode=_codec.model(models.Policy), timeout=timeout)
 
     async def get_policies_by_policy_usages(self, policy: str, *, timeout: float | None = None) -> models.PolicyUsages:
-        """GET /policies/{policy}/usages. Needs the scope policies:get."""
+        """List what uses a policy. Nothing does: the lists are empty. Needs the scope policies:get."""
         return await self._transport.call("GET", f"{self._base}/policies/{_codec.segment(policy)}/usages", decode=_codec.model(models.PolicyUsages), timeout=timeout)
 
     async def get_public_ips(self, *, region: str | None = None, timeout: float | None = None) -> dict[str, models.Addresses]:
-        """GET /publicIps. Needs the scope locations:list."""
+        """List the regions with their addresses. The lists of addresses are empty: the operator knows them. Needs the scope locations:list."""
         return await self._transport.call("GET", f"{self._base}/publicIps", params=_codec.query(**{"region": region}), decode=_codec.mapping(_codec.model(models.Addresses)), timeout=timeout)
 
     async def get_quotas(self, *, timeout: float | None = None) -> list[models.QuotaStatus]:
-        """GET /quotas. Needs the scope workspaces:get."""
+        """List the quotas of the present workspace. Needs the scope workspaces:get."""
         return await self._transport.call("GET", f"{self._base}/quotas", decode=_codec.items(_codec.model(models.QuotaStatus)), timeout=timeout)
 
     async def get_sandbox_hub(self, *, timeout: float | None = None) -> list[models.HubImage]:
-        """GET /sandbox/hub. Needs the scope sandboxhub:list."""
+        """List the images of the platform. Needs the scope sandboxhub:list."""
         return await self._transport.call("GET", f"{self._base}/sandbox/hub", decode=_codec.items(_codec.model(models.HubImage)), timeout=timeout)
 
     async def get_sandboxes(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, labels: list[str] | None = None, status: str | None = None, external_id: str | None = None, show_terminated: bool | None = None, timeout: float | None = None) -> Page[models.Sandbox]:
-        """GET /sandboxes. Needs the scope sandboxes:list."""
+        """List sandboxes. Needs the scope sandboxes:list."""
         return await self._transport.call("GET", f"{self._base}/sandboxes", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "labels": labels, "status": status, "externalId": external_id, "showTerminated": show_terminated}), decode=_codec.page(_codec.model(models.Sandbox)), timeout=timeout)
 
     async def get_sandboxes_by_external_id_by_external_id(self, external_id: str, *, timeout: float | None = None) -> models.Sandbox:
-        """GET /sandboxes/by-external-id/{externalId}. Needs the scope sandboxes:get."""
+        """Read the newest sandbox with an external id. Needs the scope sandboxes:get."""
         return await self._transport.call("GET", f"{self._base}/sandboxes/by-external-id/{_codec.segment(external_id)}", decode=_codec.model(models.Sandbox), timeout=timeout)
 
     async def get_sandboxes_by_name(self, name: str, *, show_secrets: bool | None = None, timeout: float | None = None) -> models.Sandbox:
-        """GET /sandboxes/{name}. Needs the scope sandboxes:get."""
+        """Read a sandbox. It wakes nothing. Needs the scope sandboxes:get."""
         return await self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}", params=_codec.query(**{"show_secrets": show_secrets}), decode=_codec.model(models.Sandbox), timeout=timeout)
 
     async def get_sandboxes_by_name_previews(self, name: str, *, timeout: float | None = None) -> list[models.Preview]:
-        """GET /sandboxes/{name}/previews. Needs the scope sandboxes:get."""
+        """List the previews of a sandbox. Needs the scope sandboxes:get."""
         return await self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/previews", decode=_codec.items(_codec.model(models.Preview)), timeout=timeout)
 
     async def get_sandboxes_by_name_previews_by_preview(self, name: str, preview: str, *, timeout: float | None = None) -> models.Preview:
-        """GET /sandboxes/{name}/previews/{preview}. Needs the scope sandboxes:get."""
+        """Read a preview. Needs the scope sandboxes:get."""
         return await self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/previews/{_codec.segment(preview)}", decode=_codec.model(models.Preview), timeout=timeout)
 
     async def get_sandboxes_by_name_previews_by_preview_tokens(self, name: str, preview: str, *, timeout: float | None = None) -> list[models.PreviewToken]:
-        """GET /sandboxes/{name}/previews/{preview}/tokens. Needs the scope sandboxes:control."""
+        """List the tokens of a preview. The answer has the tokens themselves. Needs the scope sandboxes:control."""
         return await self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/previews/{_codec.segment(preview)}/tokens", decode=_codec.items(_codec.model(models.PreviewToken)), timeout=timeout)
 
     async def get_sandboxes_by_name_schedule_executions(self, name: str, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, status: str | None = None, schedule: str | None = None, since: str | None = None, until: str | None = None, timeout: float | None = None) -> Page[models.Execution]:
-        """GET /sandboxes/{name}/schedule-executions. Needs the scope sandboxes:get."""
+        """List the executions of schedules of a sandbox. An execution says whether the sandbox took the process, not how the process ended. Needs the scope sandboxes:get."""
         return await self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/schedule-executions", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "status": status, "schedule": schedule, "since": since, "until": until}), decode=_codec.page(_codec.model(models.Execution)), timeout=timeout)
 
     async def get_sandboxes_by_name_schedules(self, name: str, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, show_secrets: bool | None = None, type: str | None = None, timeout: float | None = None) -> Page[models.Schedule]:
-        """GET /sandboxes/{name}/schedules. Needs the scope sandboxes:get."""
+        """List the schedules of a sandbox. Needs the scope sandboxes:get."""
         return await self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/schedules", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "show_secrets": show_secrets, "type": type}), decode=_codec.page(_codec.model(models.Schedule)), timeout=timeout)
 
     async def get_sandboxes_by_name_schedules_by_schedule(self, name: str, schedule: str, *, show_secrets: bool | None = None, timeout: float | None = None) -> models.Schedule:
-        """GET /sandboxes/{name}/schedules/{schedule}. Needs the scope sandboxes:get."""
+        """Read a schedule. Needs the scope sandboxes:get."""
         return await self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/schedules/{_codec.segment(schedule)}", params=_codec.query(**{"show_secrets": show_secrets}), decode=_codec.model(models.Schedule), timeout=timeout)
 
     async def get_sandboxes_by_name_snapshots(self, name: str, *, timeout: float | None = None) -> list[models.Snapshot]:
-        """GET /sandboxes/{name}/snapshots. Needs the scope sandboxes:get."""
+        """List the snapshots of a sandbox. Needs the scope sandboxes:get."""
         return await self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/snapshots", decode=_codec.items(_codec.model(models.Snapshot)), timeout=timeout)
 
     async def get_sandboxes_by_name_traces(self, name: str, *, timeout: float | None = None) -> list[models.Trace]:
-        """GET /sandboxes/{name}/traces. Needs the scope sandboxes:get."""
+        """List the traces of a sandbox. A trace says where the time of a wake or a create went. Needs the scope sandboxes:get."""
         return await self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/traces", decode=_codec.items(_codec.model(models.Trace)), timeout=timeout)
 
     async def get_sandboxes_by_name_usage(self, name: str, *, timeout: float | None = None) -> models.SandboxUsage:
-        """GET /sandboxes/{name}/usage. Needs the scope sandboxes:get."""
+        """Read the usage of a sandbox. It wakes nothing. Needs the scope sandboxes:get."""
         return await self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/usage", decode=_codec.model(models.SandboxUsage), timeout=timeout)
 
     async def get_schedule_executions(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, status: str | None = None, sandbox: str | None = None, schedule: str | None = None, since: str | None = None, until: str | None = None, timeout: float | None = None) -> Page[models.Execution]:
-        """GET /schedule-executions. Needs the scope sandboxes:list."""
+        """List the executions of schedules. An execution says whether the sandbox took the process, not how the process ended. Needs the scope sandboxes:list."""
         return await self._transport.call("GET", f"{self._base}/schedule-executions", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "status": status, "sandbox": sandbox, "schedule": schedule, "since": since, "until": until}), decode=_codec.page(_codec.model(models.Execution)), timeout=timeout)
 
     async def get_schedules(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, show_secrets: bool | None = None, type: str | None = None, sandbox: str | None = None, timeout: float | None = None) -> Page[models.Schedule]:
-        """GET /schedules. Needs the scope sandboxes:list."""
+        """List the schedules of the workspace. Needs the scope sandboxes:list."""
         return await self._transport.call("GET", f"{self._base}/schedules", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "show_secrets": show_secrets, "type": type, "sandbox": sandbox}), decode=_codec.page(_codec.model(models.Schedule)), timeout=timeout)
 
     async def get_schedules_metrics(self, *, since: str | None = None, until: str | None = None, timeout: float | None = None) -> models.ScheduleMetrics:
-        """GET /schedules/metrics. Needs the scope sandboxes:list."""
+        """Count the executions of schedules. Needs the scope sandboxes:list."""
         return await self._transport.call("GET", f"{self._base}/schedules/metrics", params=_codec.query(**{"since": since, "until": until}), decode=_codec.model(models.ScheduleMetrics), timeout=timeout)
 
     async def get_secrets(self, *, timeout: float | None = None) -> list[models.Secret]:
-        """GET /secrets. Needs the scope admin."""
+        """List secrets. Their values are masked. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/secrets", decode=_codec.items(_codec.model(models.Secret)), timeout=timeout)
 
     async def get_secrets_by_secret(self, secret: str, *, timeout: float | None = None) -> models.Secret:
-        """GET /secrets/{secret}. Needs the scope admin."""
+        """Read a secret. Its values are masked. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/secrets/{_codec.segment(secret)}", decode=_codec.model(models.Secret), timeout=timeout)
 
     async def get_service_accounts(self, *, timeout: float | None = None) -> list[models.ServiceAccount]:
-        """GET /service_accounts. Needs the scope admin."""
+        """List service accounts. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/service_accounts", decode=_codec.items(_codec.model(models.ServiceAccount)), timeout=timeout)
 
     async def get_service_accounts_by_account_api_keys(self, account: str, *, timeout: float | None = None) -> list[models.APIKey]:
-        """GET /service_accounts/{account}/api_keys. Needs the scope admin."""
+        """List the keys of a service account. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/service_accounts/{_codec.segment(account)}/api_keys", decode=_codec.items(_codec.model(models.APIKey)), timeout=timeout)
 
     async def get_snapshots(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, status: str | None = None, timeout: float | None = None) -> Page[models.Snapshot]:
-        """GET /snapshots. Needs the scope sandboxes:list."""
+        """List snapshots. Needs the scope sandboxes:list."""
         return await self._transport.call("GET", f"{self._base}/snapshots", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "status": status}), decode=_codec.page(_codec.model(models.Snapshot)), timeout=timeout)
 
     async def get_snapshots_by_snapshot(self, snapshot: str, *, timeout: float | None = None) -> models.Snapshot:
-        """GET /snapshots/{snapshot}. Needs the scope sandboxes:get."""
+        """Read a snapshot. A name that several snapshots have is 409: send the id. Needs the scope sandboxes:get."""
         return await self._transport.call("GET", f"{self._base}/snapshots/{_codec.segment(snapshot)}", decode=_codec.model(models.Snapshot), timeout=timeout)
 
     async def get_usage_sandboxes(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, labels: list[str] | None = None, status: str | None = None, external_id: str | None = None, show_terminated: bool | None = None, timeout: float | None = None) -> Page[models.SandboxUsage]:
-        """GET /usage/sandboxes. Needs the scope sandboxes:list."""
+        """List the usage of sandboxes. It wakes nothing. Needs the scope sandboxes:list."""
         return await self._transport.call("GET", f"{self._base}/usage/sandboxes", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "labels": labels, "status": status, "externalId": external_id, "showTerminated": show_terminated}), decode=_codec.page(_codec.model(models.SandboxUsage)), timeout=timeout)
 
     async def get_users(self, *, timeout: float | None = None) -> list[models.User]:
-        """GET /users. Needs the scope workspaces:get."""
+        """List the members of the workspace. Needs the scope workspaces:get."""
         return await self._transport.call("GET", f"{self._base}/users", decode=_codec.items(_codec.model(models.User)), timeout=timeout)
 
     async def get_volume_templates(self, *, labels: list[str] | None = None, timeout: float | None = None) -> list[models.VolumeTemplate]:
-        """GET /volume_templates. Needs the scope volumeTemplates:list."""
+        """List volume templates. Needs the scope volumeTemplates:list."""
         return await self._transport.call("GET", f"{self._base}/volume_templates", params=_codec.query(**{"labels": labels}), decode=_codec.items(_codec.model(models.VolumeTemplate)), timeout=timeout)
 
     async def get_volume_templates_by_template(self, template: str, *, timeout: float | None = None) -> models.VolumeTemplate:
-        """GET /volume_templates/{template}. Needs the scope volumeTemplates:get."""
+        """Read a volume template. Needs the scope volumeTemplates:get."""
         return await self._transport.call("GET", f"{self._base}/volume_templates/{_codec.segment(template)}", decode=_codec.model(models.VolumeTemplate), timeout=timeout)
 
     async def get_volumes(self, *, q: str | None = None, sort: Literal["createdAt:desc", "createdAt:asc", "name:asc", "name:desc"] | None = None, anchor: Literal["start", "end"] | None = None, limit: int | None = None, cursor: str | None = None, labels: list[str] | None = None, status: str | None = None, external_id: str | None = None, timeout: float | None = None) -> Page[models.Volume]:
-        """GET /volumes. Needs the scope volumes:list."""
+        """List volumes. Needs the scope volumes:list."""
         return await self._transport.call("GET", f"{self._base}/volumes", params=_codec.query(**{"q": q, "sort": sort, "anchor": anchor, "limit": limit, "cursor": cursor, "labels": labels, "status": status, "externalId": external_id}), decode=_codec.page(_codec.model(models.Volume)), timeout=timeout)
 
     async def get_volumes_by_external_id_by_external_id(self, external_id: str, *, timeout: float | None = None) -> models.Volume:
-        """GET /volumes/by-external-id/{externalId}. Needs the scope volumes:get."""
+        """Read the newest volume with an external id. Needs the scope volumes:get."""
         return await self._transport.call("GET", f"{self._base}/volumes/by-external-id/{_codec.segment(external_id)}", decode=_codec.model(models.Volume), timeout=timeout)
 
     async def get_volumes_by_volume(self, volume: str, *, timeout: float | None = None) -> models.Volume:
-        """GET /volumes/{volume}. Needs the scope volumes:get."""
+        """Read a volume. Needs the scope volumes:get."""
         return await self._transport.call("GET", f"{self._base}/volumes/{_codec.segment(volume)}", decode=_codec.model(models.Volume), timeout=timeout)
 
     async def get_vpcs(self, *, timeout: float | None = None) -> list[models.NetworkResource]:
-        """GET /vpcs. Needs the scope admin."""
+        """List VPCs. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/vpcs", decode=_codec.items(_codec.model(models.NetworkResource)), timeout=timeout)
 
     async def get_vpcs_by_vpc(self, vpc: str, *, timeout: float | None = None) -> models.NetworkResource:
-        """GET /vpcs/{vpc}. Needs the scope admin."""
+        """Read a VPC. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/vpcs/{_codec.segment(vpc)}", decode=_codec.model(models.NetworkResource), timeout=timeout)
 
     async def get_vpcs_by_vpc_egressgateways(self, vpc: str, *, timeout: float | None = None) -> list[models.NetworkResource]:
-        """GET /vpcs/{vpc}/egressgateways. Needs the scope admin."""
+        """List the egress gateways of a VPC. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/vpcs/{_codec.segment(vpc)}/egressgateways", decode=_codec.items(_codec.model(models.NetworkResource)), timeout=timeout)
 
     async def get_vpcs_by_vpc_egressgateways_by_gateway(self, vpc: str, gateway: str, *, timeout: float | None = None) -> models.NetworkResource:
-        """GET /vpcs/{vpc}/egressgateways/{gateway}. Needs the scope admin."""
+        """Read an egress gateway. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/vpcs/{_codec.segment(vpc)}/egressgateways/{_codec.segment(gateway)}", decode=_codec.model(models.NetworkResource), timeout=timeout)
 
     async def get_vpcs_by_vpc_egressgateways_by_gateway_ips(self, vpc: str, gateway: str, *, timeout: float | None = None) -> list[models.NetworkResource]:
-        """GET /vpcs/{vpc}/egressgateways/{gateway}/ips. Needs the scope admin."""
+        """List the addresses of an egress gateway. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/vpcs/{_codec.segment(vpc)}/egressgateways/{_codec.segment(gateway)}/ips", decode=_codec.items(_codec.model(models.NetworkResource)), timeout=timeout)
 
     async def get_vpcs_by_vpc_egressgateways_by_gateway_ips_by_ip(self, vpc: str, gateway: str, ip: str, *, timeout: float | None = None) -> models.NetworkResource:
-        """GET /vpcs/{vpc}/egressgateways/{gateway}/ips/{ip}. Needs the scope admin."""
+        """Read an address of an egress gateway. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/vpcs/{_codec.segment(vpc)}/egressgateways/{_codec.segment(gateway)}/ips/{_codec.segment(ip)}", decode=_codec.model(models.NetworkResource), timeout=timeout)
 
     async def get_well_known_oauth_authorization_server(self, *, timeout: float | None = None) -> dict[str, Any]:
-        """GET /.well-known/oauth-authorization-server. Needs no credential."""
+        """Discover the login as OAuth does. Needs no credential."""
         return await self._transport.call("GET", f"{self._base}/.well-known/oauth-authorization-server", decode=_codec.mapping(_codec.anything), timeout=timeout)
 
     async def get_well_known_openid_configuration(self, *, timeout: float | None = None) -> dict[str, Any]:
-        """GET /.well-known/openid-configuration. Needs no credential."""
+        """Discover the login as OpenID Connect does. Needs no credential."""
         return await self._transport.call("GET", f"{self._base}/.well-known/openid-configuration", decode=_codec.mapping(_codec.anything), timeout=timeout)
 
+    async def get_whoami(self, *, timeout: float | None = None) -> models.Caller:
+        """Say whose credential it is. Needs a credential; it is about its owner alone."""
+        return await self._transport.call("GET", f"{self._base}/whoami", decode=_codec.model(models.Caller), timeout=timeout)
+
     async def get_workspaces(self, *, labels: list[str] | None = None, timeout: float | None = None) -> list[models.Workspace]:
-        """GET /workspaces. Needs the scope workspaces:list."""
+        """List the workspaces of the caller. Needs the scope workspaces:list."""
         return await self._transport.call("GET", f"{self._base}/workspaces", params=_codec.query(**{"labels": labels}), decode=_codec.items(_codec.model(models.Workspace)), timeout=timeout)
 
     async def get_workspaces_by_workspace(self, workspace: str, *, count_resources: bool | None = None, timeout: float | None = None) -> models.Workspace:
-        """GET /workspaces/{workspace}. Needs the scope workspaces:get."""
+        """Read a workspace. Needs the scope workspaces:get."""
         return await self._transport.call("GET", f"{self._base}/workspaces/{_codec.segment(workspace)}", params=_codec.query(**{"countResources": count_resources}), decode=_codec.model(models.Workspace), timeout=timeout)
 
     async def get_workspaces_by_workspace_quotas(self, workspace: str, *, timeout: float | None = None) -> list[models.QuotaStatus]:
-        """GET /workspaces/{workspace}/quotas. Needs the scope workspaces:get."""
+        """List the quotas of a workspace. Needs the scope workspaces:get."""
         return await self._transport.call("GET", f"{self._base}/workspaces/{_codec.segment(workspace)}/quotas", decode=_codec.items(_codec.model(models.QuotaStatus)), timeout=timeout)
 
     async def post_api_keys(self, body: models.KeyRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.APIKey:
-        """POST /api_keys. Needs the scope apiKey:write."""
+        """Create an API key. The answer has the key itself, this once. Needs the scope apiKey:write."""
         return await self._transport.call("POST", f"{self._base}/api_keys", body=body, decode=_codec.model(models.APIKey), timeout=timeout)
 
     async def post_customdomains(self, body: models.CustomDomainRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.CustomDomain:
-        """POST /customdomains. Needs the scope customdomains:create."""
+        """Create a custom domain. It serves nothing until it is verified. Needs the scope customdomains:create."""
         return await self._transport.call("POST", f"{self._base}/customdomains", body=body, decode=_codec.model(models.CustomDomain), timeout=timeout)
 
     async def post_customdomains_by_domain_share(self, domain: str, body: models.ShareRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.CustomDomain:
-        """POST /customdomains/{domain}/share. Needs the scope customdomains:update."""
+        """Share a custom domain with a workspace. Needs the scope customdomains:update."""
         return await self._transport.call("POST", f"{self._base}/customdomains/{_codec.segment(domain)}/share", body=body, decode=_codec.model(models.CustomDomain), timeout=timeout)
 
     async def post_customdomains_by_domain_verify(self, domain: str, *, timeout: float | None = None) -> models.CustomDomain:
-        """POST /customdomains/{domain}/verify. Needs the scope customdomains:update."""
+        """Verify a custom domain. If the DNS lacks a record, the status is 200 and verificationError says what is missing. Needs the scope customdomains:update."""
         return await self._transport.call("POST", f"{self._base}/customdomains/{_codec.segment(domain)}/verify", decode=_codec.model(models.CustomDomain), timeout=timeout)
 
     async def post_drives(self, body: models.DriveRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Drive:
-        """POST /drives. Needs the scope volumes:create."""
+        """Create a drive. It is 501 on a platform without a bucket for drives. Needs the scope volumes:create."""
         return await self._transport.call("POST", f"{self._base}/drives", body=body, decode=_codec.model(models.Drive), timeout=timeout)
 
     async def post_drives_by_drive_access_token(self, drive: str, *, timeout: float | None = None) -> models.DriveToken:
-        """POST /drives/{drive}/access-token. Needs the scope volumes:get."""
+        """Create an access token for a drive. Needs the scope volumes:get."""
         return await self._transport.call("POST", f"{self._base}/drives/{_codec.segment(drive)}/access-token", decode=_codec.model(models.DriveToken), timeout=timeout)
 
     async def post_images(self, body: models.ImageRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.ImageResponse:
-        """POST /images. Needs the scope admin."""
+        """Import an image of a registry. The answer comes when the image is pulled. A name that exists means the new image from then on. Needs the scope admin."""
         return await self._transport.call("POST", f"{self._base}/images", body=body, decode=_codec.model(models.ImageResponse), timeout=timeout)
 
     async def post_images_by_type_by_image_share(self, type: str, image: str, body: models.ShareRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Image:
-        """POST /images/{type}/{image}/share. Needs the scope admin."""
+        """Share an image with a workspace. Needs the scope admin."""
         return await self._transport.call("POST", f"{self._base}/images/{_codec.segment(type)}/{_codec.segment(image)}/share", body=body, decode=_codec.model(models.Image), timeout=timeout)
 
     async def post_invitations_accept(self, body: models.AcceptRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.User:
-        """POST /invitations/accept. Needs no credential."""
+        """Accept an invitation with its token. It makes an account for a person who has none. Needs no credential."""
         return await self._transport.call("POST", f"{self._base}/invitations/accept", body=body, decode=_codec.model(models.User), timeout=timeout)
 
     async def post_invitations_decline(self, body: models.DeclineRequest | Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
-        """POST /invitations/decline. Needs no credential."""
+        """Decline an invitation with its token. Needs no credential."""
         return await self._transport.call("POST", f"{self._base}/invitations/decline", body=body, decode=_codec.anything, timeout=timeout)
 
     async def post_login_device(self, body: Mapping[str, Any], *, timeout: float | None = None) -> models.DeviceAnswer:
-        """POST /login/device. Needs no credential."""
+        """Begin the login of a device. Needs no credential."""
         return await self._transport.call("POST", f"{self._base}/login/device", body=body, decode=_codec.model(models.DeviceAnswer), timeout=timeout)
 
     async def post_login_verify(self, body: Mapping[str, Any], *, timeout: float | None = None) -> bytes:
-        """POST /login/verify. Needs no credential."""
+        """Take the answer of the device page. Needs no credential."""
         return (await self._transport.send("POST", f"{self._base}/login/verify", body=body, timeout=timeout)).content
 
     async def post_oauth_authorize(self, body: Mapping[str, Any], *, timeout: float | None = None) -> bytes:
-        """POST /oauth/authorize. Needs no credential."""
+        """Take the answer of the consent page. Needs no credential."""
         return (await self._transport.send("POST", f"{self._base}/oauth/authorize", body=body, timeout=timeout)).content
 
     async def post_oauth_clients(self, body: models.ClientRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.OAuthClient:
-        """POST /oauth/clients. Needs the scope admin."""
+        """Register a program that users log in with. Needs the scope admin."""
         return await self._transport.call("POST", f"{self._base}/oauth/clients", body=body, decode=_codec.model(models.OAuthClient), timeout=timeout)
 
     async def post_oauth_revoke(self, body: Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
-        """POST /oauth/revoke. Needs no credential."""
+        """Revoke the grant of a token. Needs no credential."""
         return await self._transport.call("POST", f"{self._base}/oauth/revoke", body=body, decode=_codec.mapping(_codec.anything), timeout=timeout)
 
     async def post_oauth_token(self, body: Mapping[str, Any], *, timeout: float | None = None) -> models.TokenAnswer:
-        """POST /oauth/token. Needs no credential."""
+        """Get tokens for a grant. Needs no credential."""
         return await self._transport.call("POST", f"{self._base}/oauth/token", body=body, decode=_codec.model(models.TokenAnswer), timeout=timeout)
 
     async def post_pending_image_shares_by_share_accept(self, share: str, *, timeout: float | None = None) -> models.Image:
-        """POST /pending-image-shares/{share}/accept. Needs the scope admin."""
+        """Accept a share of an image. It is 404, since no share awaits an answer. Needs the scope admin."""
         return await self._transport.call("POST", f"{self._base}/pending-image-shares/{_codec.segment(share)}/accept", decode=_codec.model(models.Image), timeout=timeout)
 
     async def post_pending_image_shares_by_share_decline(self, share: str, *, timeout: float | None = None) -> models.Image:
-        """POST /pending-image-shares/{share}/decline. Needs the scope admin."""
+        """Decline a share of an image. It is 404, since no share awaits an answer. Needs the scope admin."""
         return await self._transport.call("POST", f"{self._base}/pending-image-shares/{_codec.segment(share)}/decline", decode=_codec.model(models.Image), timeout=timeout)
 
     async def post_policies(self, body: models.PolicyRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Policy:
-        """POST /policies. Needs the scope policies:create."""
+        """Create a policy. Needs the scope policies:create."""
         return await self._transport.call("POST", f"{self._base}/policies", body=body, decode=_codec.model(models.Policy), timeout=timeout)
 
     async def post_sandboxes(self, body: models.SandboxRequest | Mapping[str, Any], *, create_if_not_exist: bool | None = None, timeout: float | None = None) -> models.Sandbox:
-        """POST /sandboxes. Needs the scope sandboxes:create."""
+        """Create a sandbox. The answer comes when the sandbox is deployed. A name that a sandbox has is 409, unless createIfNotExist is true. Needs the scope sandboxes:create."""
         return await self._transport.call("POST", f"{self._base}/sandboxes", body=body, params=_codec.query(**{"createIfNotExist": create_if_not_exist}), decode=_codec.model(models.Sandbox), timeout=timeout)
 
     async def post_sandboxes_by_name_archive(self, name: str, *, timeout: float | None = None) -> models.Sandbox:
-        """POST /sandboxes/{name}/archive. Needs the scope sandboxes:update."""
+        """Archive a sandbox. Memory is lost. The answer comes at once, and the sandbox is ARCHIVED later. No request wakes it then. Needs the scope sandboxes:update."""
         return await self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/archive", decode=_codec.model(models.Sandbox), timeout=timeout)
 
     async def post_sandboxes_by_name_fork(self, name: str, body: models.ForkRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.ForkResponse:
-        """POST /sandboxes/{name}/fork. Needs the scope sandboxes:create."""
+        """Fork a sandbox. Without snapshotId, it takes a snapshot first, which stays. Memory is copied as it is, with the secrets in it. Needs the scope sandboxes:create."""
         return await self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/fork", body=body, decode=_codec.model(models.ForkResponse), timeout=timeout)
 
     async def post_sandboxes_by_name_previews(self, name: str, body: models.PreviewRequest | Mapping[str, Any], *, force: bool | None = None, timeout: float | None = None) -> models.Preview:
-        """POST /sandboxes/{name}/previews. Needs the scope sandboxes:update."""
+        """Create a preview. Needs the scope sandboxes:update."""
         return await self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/previews", body=body, params=_codec.query(**{"force": force}), decode=_codec.model(models.Preview), timeout=timeout)
 
     async def post_sandboxes_by_name_previews_by_preview_tokens(self, name: str, preview: str, body: models.PreviewTokenRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.PreviewToken:
-        """POST /sandboxes/{name}/previews/{preview}/tokens. Needs the scope sandboxes:control."""
+        """Create a token for a preview. Needs the scope sandboxes:control."""
         return await self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/previews/{_codec.segment(preview)}/tokens", body=body, decode=_codec.model(models.PreviewToken), timeout=timeout)
 
     async def post_sandboxes_by_name_schedules(self, name: str, body: models.ScheduleRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Schedule:
-        """POST /sandboxes/{name}/schedules. Needs the scope sandboxes:update."""
+        """Create a schedule. A time of the past, or one that never comes, is 400. Needs the scope sandboxes:update."""
         return await self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/schedules", body=body, decode=_codec.model(models.Schedule), timeout=timeout)
 
+    async def post_sandboxes_by_name_sleep(self, name: str, *, tier: Literal["paused", "disk"] | None = None, timeout: float | None = None) -> models.Sandbox:
+        """Put a sandbox to sleep. Needs the scope sandboxes:control."""
+        return await self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/sleep", params=_codec.query(**{"tier": tier}), decode=_codec.model(models.Sandbox), timeout=timeout)
+
     async def post_sandboxes_by_name_snapshots(self, name: str, body: models.SnapshotRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Snapshot:
-        """POST /sandboxes/{name}/snapshots. Needs the scope sandboxes:update."""
+        """Create a snapshot of a sandbox. The answer comes when the snapshot is ready. Requests to a sandbox that runs wait for a moment meanwhile. Needs the scope sandboxes:update."""
         return await self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/snapshots", body=body, decode=_codec.model(models.Snapshot), timeout=timeout)
 
     async def post_sandboxes_by_name_snapshots_by_snapshot_restore(self, name: str, snapshot: str, *, timeout: float | None = None) -> models.RestoreResponse:
-        """POST /sandboxes/{name}/snapshots/{snapshot}/restore. Needs the scope sandboxes:update."""
+        """Restore a sandbox from its snapshot. What the sandbox did since the snapshot is lost. Needs the scope sandboxes:update."""
         return await self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/snapshots/{_codec.segment(snapshot)}/restore", decode=_codec.model(models.RestoreResponse), timeout=timeout)
 
     async def post_sandboxes_by_name_tickets(self, name: str, *, timeout: float | None = None) -> models.Ticket:
-        """POST /sandboxes/{name}/tickets. Needs the scope sandboxes:control."""
+        """Create a ticket for the terminal. A ticket opens one terminal, and is good for 30 seconds. Needs the scope sandboxes:control."""
         return await self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/tickets", decode=_codec.model(models.Ticket), timeout=timeout)
 
     async def post_sandboxes_by_name_unarchive(self, name: str, *, timeout: float | None = None) -> models.Sandbox:
-        """POST /sandboxes/{name}/unarchive. Needs the scope sandboxes:update."""
+        """Unarchive a sandbox. The answer comes at once, and the sandbox is DEPLOYED later. Needs the scope sandboxes:update."""
         return await self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/unarchive", decode=_codec.model(models.Sandbox), timeout=timeout)
 
+    async def post_sandboxes_by_name_wake(self, name: str, *, timeout: float | None = None) -> models.Sandbox:
+        """Wake a sandbox. Needs the scope sandboxes:control."""
+        return await self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/wake", decode=_codec.model(models.Sandbox), timeout=timeout)
+
     async def post_secrets(self, body: models.SecretRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Secret:
-        """POST /secrets. Needs the scope admin."""
+        """Create a secret. The answer has its values masked. Needs the scope admin."""
         return await self._transport.call("POST", f"{self._base}/secrets", body=body, decode=_codec.model(models.Secret), timeout=timeout)
 
     async def post_service_accounts(self, body: models.AccountRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.ServiceAccount:
-        """POST /service_accounts. Needs the scope admin."""
+        """Create a service account. The answer has its client_secret, this once. Needs the scope admin."""
         return await self._transport.call("POST", f"{self._base}/service_accounts", body=body, decode=_codec.model(models.ServiceAccount), timeout=timeout)
 
     async def post_service_accounts_by_account_api_keys(self, account: str, body: models.KeyRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.APIKey:
-        """POST /service_accounts/{account}/api_keys. Needs the scope admin."""
+        """Create a key for a service account. The answer has the key itself, this once. Needs the scope admin."""
         return await self._transport.call("POST", f"{self._base}/service_accounts/{_codec.segment(account)}/api_keys", body=body, decode=_codec.model(models.APIKey), timeout=timeout)
 
     async def post_snapshots(self, body: models.SnapshotRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Snapshot:
-        """POST /snapshots. Needs the scope sandboxes:update."""
+        """Create a snapshot of any sandbox. The answer comes when the snapshot is ready. Requests to a sandbox that runs wait for a moment meanwhile. Needs the scope sandboxes:update."""
         return await self._transport.call("POST", f"{self._base}/snapshots", body=body, decode=_codec.model(models.Snapshot), timeout=timeout)
 
     async def post_snapshots_by_snapshot_fork(self, snapshot: str, body: models.ForkRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.ForkResponse:
-        """POST /snapshots/{snapshot}/fork. Needs the scope sandboxes:create."""
+        """Fork a snapshot. The answer comes when the fork is deployed. Memory is copied as it is, with the secrets in it. Needs the scope sandboxes:create."""
         return await self._transport.call("POST", f"{self._base}/snapshots/{_codec.segment(snapshot)}/fork", body=body, decode=_codec.model(models.ForkResponse), timeout=timeout)
 
     async def post_users(self, body: models.InviteRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Invitation:
-        """POST /users. Needs the scope workspaces:invite."""
+        """Invite a user. The answer has the token of the invitation, this once. The platform sends no mail. Needs the scope workspaces:invite."""
         return await self._transport.call("POST", f"{self._base}/users", body=body, decode=_codec.model(models.Invitation), timeout=timeout)
 
     async def post_volume_templates(self, body: models.VolumeTemplateRequest | Mapping[str, Any], *, upload: bool | None = None, version: str | None = None, timeout: float | None = None) -> models.VolumeTemplate:
-        """POST /volume_templates. Needs the scope volumeTemplates:create."""
+        """Create a volume template. With upload=true, the header X-Blaxel-Upload-Url of the answer says where its files are to be put. Needs the scope volumeTemplates:create."""
         return await self._transport.call("POST", f"{self._base}/volume_templates", body=body, params=_codec.query(**{"upload": upload, "version": version}), decode=_codec.model(models.VolumeTemplate), timeout=timeout)
 
     async def post_volumes(self, body: models.VolumeRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Volume:
-        """POST /volumes. Needs the scope volumes:create."""
+        """Create a volume. The answer comes when the volume can be attached. Needs the scope volumes:create."""
         return await self._transport.call("POST", f"{self._base}/volumes", body=body, decode=_codec.model(models.Volume), timeout=timeout)
 
     async def post_vpcs(self, body: models.NetworkResourceRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.NetworkResource:
-        """POST /vpcs. Needs the scope admin."""
+        """Create a VPC. Needs the scope admin."""
         return await self._transport.call("POST", f"{self._base}/vpcs", body=body, decode=_codec.model(models.NetworkResource), timeout=timeout)
 
     async def post_vpcs_by_vpc_egressgateways(self, vpc: str, body: models.NetworkResourceRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.NetworkResource:
-        """POST /vpcs/{vpc}/egressgateways. Needs the scope admin."""
+        """Create an egress gateway. Needs the scope admin."""
         return await self._transport.call("POST", f"{self._base}/vpcs/{_codec.segment(vpc)}/egressgateways", body=body, decode=_codec.model(models.NetworkResource), timeout=timeout)
 
     async def post_vpcs_by_vpc_egressgateways_by_gateway_ips(self, vpc: str, gateway: str, body: models.NetworkResourceRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.NetworkResource:
-        """POST /vpcs/{vpc}/egressgateways/{gateway}/ips. Needs the scope admin."""
+        """Give an egress gateway an address. Without a free address it is FAILED, and gets the next one that is free. Needs the scope admin."""
         return await self._transport.call("POST", f"{self._base}/vpcs/{_codec.segment(vpc)}/egressgateways/{_codec.segment(gateway)}/ips", body=body, decode=_codec.model(models.NetworkResource), timeout=timeout)
 
     async def post_workspaces(self, body: models.WorkspaceRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Workspace:
-        """POST /workspaces. Needs the scope workspaces:create."""
+        """Create a workspace. The caller becomes its admin. Without the right to create workspaces it is 403. Needs the scope workspaces:create."""
         return await self._transport.call("POST", f"{self._base}/workspaces", body=body, decode=_codec.model(models.Workspace), timeout=timeout)
 
     async def post_workspaces_availability(self, body: models.NameRequest | Mapping[str, Any], *, with_reason: bool | None = None, timeout: float | None = None) -> bool | models.ReasonedAvailability:
-        """POST /workspaces/availability. Needs the scope workspaces:create."""
+        """Ask whether a workspace name is free. Needs the scope workspaces:create."""
         return await self._transport.call("POST", f"{self._base}/workspaces/availability", body=body, params=_codec.query(**{"withReason": with_reason}), decode=_codec.either(bool, models.ReasonedAvailability), timeout=timeout)
 
     async def post_workspaces_by_workspace_accept(self, workspace: str, *, timeout: float | None = None) -> models.Workspace:
-        """POST /workspaces/{workspace}/accept. Needs a credential; it is about its owner alone."""
+        """Accept an invitation to a workspace. Needs a credential; it is about its owner alone."""
         return await self._transport.call("POST", f"{self._base}/workspaces/{_codec.segment(workspace)}/accept", decode=_codec.model(models.Workspace), timeout=timeout)
 
     async def post_workspaces_by_workspace_decline(self, workspace: str, *, timeout: float | None = None) -> dict[str, Any]:
-        """POST /workspaces/{workspace}/decline. Needs a credential; it is about its owner alone."""
+        """Decline an invitation to a workspace. Needs a credential; it is about its owner alone."""
         return await self._transport.call("POST", f"{self._base}/workspaces/{_codec.segment(workspace)}/decline", decode=_codec.anything, timeout=timeout)
 
     async def put_customdomains_by_domain(self, domain: str, body: models.CustomDomainRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.CustomDomain:
-        """PUT /customdomains/{domain}. Needs the scope customdomains:update."""
+        """Update a custom domain. Needs the scope customdomains:update."""
         return await self._transport.call("PUT", f"{self._base}/customdomains/{_codec.segment(domain)}", body=body, decode=_codec.model(models.CustomDomain), timeout=timeout)
 
     async def put_drives_by_drive(self, drive: str, body: models.DriveRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Drive:
-        """PUT /drives/{drive}. Needs the scope volumes:create."""
+        """Update a drive. Needs the scope volumes:create."""
         return await self._transport.call("PUT", f"{self._base}/drives/{_codec.segment(drive)}", body=body, decode=_codec.model(models.Drive), timeout=timeout)
 
     async def put_password(self, body: models.PasswordRequest | Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
-        """PUT /password. Needs a credential; it is about its owner alone."""
+        """Set the password of the caller. All tokens of the user become void. Needs a credential; it is about its owner alone."""
         return await self._transport.call("PUT", f"{self._base}/password", body=body, decode=_codec.anything, timeout=timeout)
 
     async def put_platform_users_by_user(self, user: str, body: models.RightsRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.User:
-        """PUT /platform/users/{user}. Needs the scope admin."""
+        """Change the rights of a user. Only operators may. Needs the scope admin."""
         return await self._transport.call("PUT", f"{self._base}/platform/users/{_codec.segment(user)}", body=body, decode=_codec.model(models.User), timeout=timeout)
 
     async def put_policies_by_policy(self, policy: str, body: models.PolicyRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Policy:
-        """PUT /policies/{policy}. Needs the scope policies:update."""
+        """Update a policy. A policy that gets another type loses the lists of the type before. Needs the scope policies:update."""
         return await self._transport.call("PUT", f"{self._base}/policies/{_codec.segment(policy)}", body=body, decode=_codec.model(models.Policy), timeout=timeout)
 
     async def put_sandboxes_by_name(self, name: str, body: models.SandboxRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Sandbox:
-        """PUT /sandboxes/{name}. Needs the scope sandboxes:update."""
+        """Update a sandbox. A change of the image, the memory or the variables replaces the machine, and its content is lost. Needs the scope sandboxes:update."""
         return await self._transport.call("PUT", f"{self._base}/sandboxes/{_codec.segment(name)}", body=body, decode=_codec.model(models.Sandbox), timeout=timeout)
 
     async def put_sandboxes_by_name_previews_by_preview(self, name: str, preview: str, body: models.PreviewRequest | Mapping[str, Any], *, force: bool | None = None, timeout: float | None = None) -> models.Preview:
-        """PUT /sandboxes/{name}/previews/{preview}. Needs the scope sandboxes:update."""
+        """Update a preview. Needs the scope sandboxes:update."""
         return await self._transport.call("PUT", f"{self._base}/sandboxes/{_codec.segment(name)}/previews/{_codec.segment(preview)}", body=body, params=_codec.query(**{"force": force}), decode=_codec.model(models.Preview), timeout=timeout)
 
     async def put_sandboxes_by_name_schedules_by_schedule(self, name: str, schedule: str, body: models.ScheduleRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Schedule:
-        """PUT /sandboxes/{name}/schedules/{schedule}. Needs the scope sandboxes:update."""
+        """Update a schedule. A masked value of input.env means the value of before. Needs the scope sandboxes:update."""
         return await self._transport.call("PUT", f"{self._base}/sandboxes/{_codec.segment(name)}/schedules/{_codec.segment(schedule)}", body=body, decode=_codec.model(models.Schedule), timeout=timeout)
 
     async def put_secrets_by_secret(self, secret: str, body: models.SecretRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Secret:
-        """PUT /secrets/{secret}. Needs the scope admin."""
+        """Update a secret. Keys that the body leaves out are removed. A masked value means the value of before. Needs the scope admin."""
         return await self._transport.call("PUT", f"{self._base}/secrets/{_codec.segment(secret)}", body=body, decode=_codec.model(models.Secret), timeout=timeout)
 
     async def put_service_accounts_by_account(self, account: str, body: models.AccountRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.ServiceAccount:
-        """PUT /service_accounts/{account}. Needs the scope admin."""
+        """Update a service account. Its keys and tokens lose a scope at once when the account loses it. Needs the scope admin."""
         return await self._transport.call("PUT", f"{self._base}/service_accounts/{_codec.segment(account)}", body=body, decode=_codec.model(models.ServiceAccount), timeout=timeout)
 
     async def put_uploads_by_upload(self, upload: str, content: bytes, *, token: str | None = None, timeout: float | None = None) -> models.Uploaded:
-        """PUT /uploads/{upload}. Needs no credential."""
+        """Upload the files of a volume template. The address is the credential. Needs no credential."""
         return await self._transport.call("PUT", f"{self._base}/uploads/{_codec.segment(upload)}", content=content, params=_codec.query(**{"token": token}), decode=_codec.model(models.Uploaded), timeout=timeout)
 
     async def put_users_by_user(self, user: str, body: models.RoleRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.User:
-        """PUT /users/{user}. Needs the scope workspaces:update."""
+        """Change the role of a member. It is 409 for the last admin. Needs the scope workspaces:update."""
         return await self._transport.call("PUT", f"{self._base}/users/{_codec.segment(user)}", body=body, decode=_codec.model(models.User), timeout=timeout)
 
     async def put_volume_templates_by_template(self, template: str, body: models.VolumeTemplateRequest | Mapping[str, Any], *, upload: bool | None = None, version: str | None = None, timeout: float | None = None) -> models.VolumeTemplate:
-        """PUT /volume_templates/{template}. Needs the scope volumeTemplates:upsert."""
+        """Create or update a volume template. With upload=true, the header X-Blaxel-Upload-Url of the answer says where its files are to be put. Needs the scope volumeTemplates:upsert."""
         return await self._transport.call("PUT", f"{self._base}/volume_templates/{_codec.segment(template)}", body=body, params=_codec.query(**{"upload": upload, "version": version}), decode=_codec.model(models.VolumeTemplate), timeout=timeout)
 
     async def put_volumes_by_volume(self, volume: str, body: models.VolumeRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Volume:
-        """PUT /volumes/{volume}. Needs the scope volumes:create."""
+        """Update a volume. Needs the scope volumes:create."""
         return await self._transport.call("PUT", f"{self._base}/volumes/{_codec.segment(volume)}", body=body, decode=_codec.model(models.Volume), timeout=timeout)
 
     async def put_workspaces_by_workspace(self, workspace: str, body: models.WorkspaceRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Workspace:
-        """PUT /workspaces/{workspace}. Needs the scope workspaces:update."""
+        """Update a workspace. Needs the scope workspaces:update."""
         return await self._transport.call("PUT", f"{self._base}/workspaces/{_codec.segment(workspace)}", body=body, decode=_codec.model(models.Workspace), timeout=timeout)
 
     async def put_workspaces_by_workspace_quotas(self, workspace: str, body: models.QuotaRequest | Mapping[str, Any], *, timeout: float | None = None) -> list[models.QuotaStatus]:
-        """PUT /workspaces/{workspace}/quotas. Needs the scope admin."""
+        """Set the quotas of a workspace. Only operators may. A limit below the present use removes nothing, and refuses more. Needs the scope admin."""
         return await self._transport.call("PUT", f"{self._base}/workspaces/{_codec.segment(workspace)}/quotas", body=body, decode=_codec.items(_codec.model(models.QuotaStatus)), timeout=timeout)
 
 
