@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import time
 import unittest
 
 import httpx
@@ -129,6 +130,33 @@ class Platform(unittest.TestCase):
         self.assertEqual(self.doze.sandboxes.get("copy").status, "TERMINATED")
         self.assertIn(snapshot.id, [s.id for s in self.doze.snapshots.list()])
         self.doze.snapshots.delete(snapshot.id)
+
+    def test_schedules(self) -> None:
+        schedules = self.sandbox.schedules
+        nightly = schedules.create("true", "nightly", cron="0 3 * * *", env={"TOKEN": "t"}, cwd="/srv", keep_alive=False, timeout=30, max_executions=5)
+        self.assertEqual((nightly.type, nightly.value, nightly.max_executions), ("cron", "0 3 * * *", 5))
+        self.assertEqual((nightly.input.working_dir, nightly.input.timeout, nightly.input.keep_alive), ("/srv", 30, False))
+        late = schedules.create("true", at="2099-01-01T00:00:00Z")
+        self.assertEqual({s.id for s in schedules.list()}, {"nightly", late.id})
+        self.assertEqual(schedules.get(late.id).type, "at")
+        schedules.delete(late.id)
+        with self.assertRaises(errors.NotFound):
+            schedules.get(late.id)
+        with self.assertRaises(errors.Invalid):
+            schedules.create("true", cron="0 0 31 2 *")
+
+        schedules.create("echo $SHADE > /srv/scheduled", "soon", after="1s", env={"SHADE": "dark"}, name="shade")
+        end = time.monotonic() + 60
+        while not (ran := list(schedules.executions("soon"))) and time.monotonic() < end:
+            time.sleep(0.1)
+        self.assertEqual([(e.schedule_id, e.status, e.process_name) for e in ran], [("soon", "succeeded", "shade")])
+        while self.sandbox.process.get("shade").status == "running" and time.monotonic() < end:
+            time.sleep(0.1)
+        self.assertEqual(self.sandbox.fs.read("/srv/scheduled"), "dark\n")
+        self.assertEqual([s.id for s in schedules.list()], ["nightly"])
+        self.assertEqual(list(schedules.executions("nightly")), [])
+        self.assertEqual(list(schedules.executions(status="failed")), [])
+        schedules.delete("nightly")
 
     def test_volumes(self) -> None:
         self.doze.volumes.create("disk", size=64)

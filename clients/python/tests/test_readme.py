@@ -20,10 +20,11 @@ class Readme(unittest.TestCase):
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 exec(compile(block, str(README), "exec"), {"__name__": "__main__"})
             printed.append(out.getvalue())
-        first, processes, previews, asynchronous, errors = printed
+        first, processes, previews, schedules, asynchronous, errors = printed
         self.assertEqual(first, "hello\n 0\n")
         self.assertEqual(processes, "1\n2\n3\n\nstdout done\n")
         self.assertRegex(previews, r"^http://\S+\npython3 -m http.server 3000\n$")
+        self.assertEqual(schedules, "['nightly']\n")
         self.assertEqual(asynchronous, "['0\\n', '1\\n', '2\\n']\n")
         self.assertRegex(errors, r"^404 \w+\n$")
 

@@ -109,6 +109,27 @@ class Errors(unittest.TestCase):
         self.assertEqual(len(asked), 1)  # the key goes nowhere else
 
 
+class Schedules(unittest.TestCase):
+    def test_one_time(self) -> None:
+        doze, asked = client(httpx.Response(200, json=SANDBOX))
+        sandbox = doze.sandboxes.get("web")
+        times: list[dict[str, Any]] = [{}, {"cron": "0 3 * * *", "after": "15m"}, {"at": "2099-01-01T00:00:00Z", "after": "15m"}]
+        for wrong in times:
+            with self.assertRaisesRegex(errors.DozeError, "cron, at or after"):
+                sandbox.schedules.create("true", **wrong)
+        self.assertEqual(len(asked), 1)  # the sandbox alone
+
+    def test_pages(self) -> None:
+        def part(id: str, **meta: Any) -> httpx.Response:
+            execution = {"id": id, "scheduleId": "s", "sandbox": "web", "status": "failed", "statusCode": 0, "timeout": 0}
+            return httpx.Response(200, json={"data": [execution], "meta": {"total": 2, **meta}})
+
+        doze, asked = client(httpx.Response(200, json=SANDBOX), part("1", hasMore=True, nextCursor="c"), part("2", hasMore=False))
+        ran = doze.sandboxes.get("web").schedules.executions("s", status="failed")
+        self.assertEqual([e.id for e in ran], ["1", "2"])
+        self.assertEqual([dict(r.url.params) for r in asked[1:]], [{"schedule": "s", "status": "failed"}, {"schedule": "s", "status": "failed", "cursor": "c"}])
+
+
 class Retries(unittest.TestCase):
     def setUp(self) -> None:
         sleep = mock.patch("doze._retry.time.sleep")

@@ -162,6 +162,7 @@ class AsyncSandbox:
         self.process = AsyncProcesses(doze._transport, self.api, self.url)
         self.previews = AsyncPreviews(doze, self.name)
         self.snapshots = AsyncSandboxSnapshots(doze, self.name)
+        self.schedules = AsyncSchedules(doze, self.name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self.status}>"
@@ -408,6 +409,86 @@ class AsyncPreviews:
         request = models.PreviewTokenRequest(spec=models.PreviewTokenSpecRequest(expires_at=expires_at))
         made = await self._doze.api.post_sandboxes_by_name_previews_by_preview_tokens(self._sandbox, name, request)
         return made.spec.token or ""
+
+
+class AsyncSchedules:
+    """The schedules of a sandbox. Each starts a command at times, and wakes the sandbox for it."""
+
+    def __init__(self, doze: AsyncDoze, sandbox: str) -> None:
+        self._doze, self._sandbox = doze, sandbox
+
+    async def create(
+        self,
+        command: str,
+        id: str | None = None,
+        *,
+        cron: str | None = None,
+        at: str | None = None,
+        after: str | None = None,
+        name: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        keep_alive: bool = True,
+        timeout: int | None = None,
+        max_executions: int | None = None,
+    ) -> models.Schedule:
+        """Start a command at times.
+
+        Name one time: ``cron`` is five fields in UTC, such as ``0 3 * * *``, ``at`` a moment in
+        RFC 3339, and ``after`` a duration from now, such as ``15m``. A schedule with ``at`` or
+        ``after`` is gone once it has started its command. The sandbox stays awake while a command
+        with ``keep_alive`` runs. ``timeout`` is the life of the process in seconds; 0 is none.
+        ``max_executions`` is how many executions are recorded.
+        """
+        times: dict[Literal["cron", "at", "sleep"], str | None] = {"cron": cron, "at": at, "sleep": after}
+        given = [(type, value) for type, value in times.items() if value is not None]
+        if len(given) != 1:
+            raise errors.DozeError("name one time of the schedule: cron, at or after")
+        request = models.ScheduleRequest(
+            id=id,
+            type=given[0][0],
+            value=given[0][1],
+            max_executions=max_executions,
+            input=models.ScheduleInputRequest(
+                command=command, name=name, working_dir=cwd, env=dict(env) if env else None, keep_alive=keep_alive, timeout=timeout
+            ),
+        )
+        return await self._doze.api.post_sandboxes_by_name_schedules(self._sandbox, request)
+
+    async def get(self, id: str) -> models.Schedule:
+        return await self._doze.api.get_sandboxes_by_name_schedules_by_schedule(self._sandbox, id)
+
+    async def list(self) -> AsyncIterator[models.Schedule]:
+        """Give the schedules of the sandbox."""
+        cursor: str | None = None
+        while True:
+            page = await self._doze.api.get_sandboxes_by_name_schedules(self._sandbox, cursor=cursor)
+            for schedule in page.data:
+                yield schedule
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def delete(self, id: str) -> None:
+        await self._doze.api.delete_sandboxes_by_name_schedules_by_schedule(self._sandbox, id)
+
+    async def executions(
+        self, id: str | None = None, *, status: Literal["succeeded", "failed"] | None = None
+    ) -> AsyncIterator[models.Execution]:
+        """Give the executions of one schedule or of all, newest first.
+
+        One that succeeded says that the sandbox took the command: how it ended, its process says.
+        """
+        cursor: str | None = None
+        while True:
+            page = await self._doze.api.get_sandboxes_by_name_schedule_executions(
+                self._sandbox, schedule=id, status=status, cursor=cursor
+            )
+            for execution in page.data:
+                yield execution
+            cursor = page.next_cursor
+            if cursor is None:
+                return
 
 
 class AsyncSandboxSnapshots:
