@@ -169,7 +169,7 @@ func (s *sinking) suspend(called bool) idle.Reason {
 		b.use.Unheard()
 	}
 	a := answer(asked, in, err, b.life.Err() != nil)
-	a.Computing = !called && b.n.load().Computes(s.sample, now, b.use.Last())
+	a.Computing = !called && b.n.load().Of(b.order.Memory.CPUs()).Computes(s.sample, now, b.use.Last())
 	s.sample = now
 	if why := b.heed(a, err); why != idle.None {
 		b.mu.Unlock()

@@ -24,6 +24,18 @@ type Sample struct {
 // not count.
 func (s Sample) After(t time.Time) bool { return s.At.After(t) }
 
+// limitShare is the part of the processors that a small sandbox may use, from which on
+// it computes: it cannot use as much as a large one.
+const limitShare = 0.5
+
+// Of is the load of a sandbox that may use so many processors.
+func (l Load) Of(cpus float64) Load {
+	if cpus > 0 {
+		l.Share = min(l.Share, limitShare*cpus)
+	}
+	return l
+}
+
 // Computes reports whether the sandbox, last used at some moment, computes too much
 // between two samples to fall asleep.
 func (l Load) Computes(from, to Sample, last time.Time) bool {

@@ -27,6 +27,10 @@ func TestComputes(t *testing.T) {
 		"no time between":             {load, at(time.Second, 0), at(time.Second, time.Second), false},
 		"its processes began anew":    {load, at(time.Second, time.Hour), at(11*time.Second, 3*time.Second), true},
 		"they began anew and do less": {load, at(time.Second, time.Hour), at(11*time.Second, time.Second), false},
+		"a loop in a small one":       {load.Of(0.125), at(time.Second, 0), at(11*time.Second, 1250*time.Millisecond), true},
+		"little in a small one":       {load.Of(0.125), at(time.Second, 0), at(11*time.Second, 600*time.Millisecond), false},
+		"little in a large one":       {load.Of(2), at(time.Second, 0), at(11*time.Second, 1900*time.Millisecond), false},
+		"switched off in a small one": {idle.Load{Max: time.Hour}.Of(0.125), at(time.Second, 0), at(11*time.Second, 10*time.Second), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := tt.load.Computes(tt.from, tt.to, start); got != tt.want {
