@@ -45,8 +45,8 @@ const (
 	// noteGroup is where they are told. The namespace is ours, and so are all groups.
 	noteGroup = 1
 	// noteLength is how much of a packet is told: the longest header of IPv4, and
-	// the ports.
-	noteLength = 60 + 4
+	// that of TCP up to its flags.
+	noteLength = 60 + 14
 )
 
 // Chains that count what they get, tell of it, and give it back.
@@ -336,7 +336,7 @@ func (w *Watch) read(attributes []byte, omitted map[string]uint64) (note Note, o
 				return note, false
 			}
 		case nfulaPayload:
-			if note.Protocol, note.To, ok = destination(a.Data); !ok {
+			if note.Protocol, note.To, ok = destination(a.Data); !ok || !begins(a.Data) {
 				return note, false
 			}
 		case nfulaPrefix:
@@ -371,6 +371,22 @@ func (n *Net) leaseOf(link int) *lease {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.used[index]
+}
+
+// begins reports whether a packet may begin something: all but a packet of TCP that
+// goes on with a connection. Of connections that the platform made to a sandbox, the
+// kernel may have forgotten one while its end inside still sends probes.
+func begins(packet []byte) bool {
+	const (
+		number, header = 9, 20
+		flags          = 13 // in the header of TCP
+		syn, ack       = 0x02, 0x10
+	)
+	if len(packet) < header || packet[number] != unix.IPPROTO_TCP {
+		return true
+	}
+	at := int(packet[0]&0xf)*4 + flags
+	return len(packet) <= at || packet[at]&(syn|ack) == syn
 }
 
 // destination is where the beginning of a packet says that it goes. Without a

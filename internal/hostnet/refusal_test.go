@@ -274,9 +274,40 @@ func TestDestination(t *testing.T) {
 	}
 }
 
+// TestBegins: a packet in the midst of a connection is no attempt to make one.
+func TestBegins(t *testing.T) {
+	t.Parallel()
+	packet := func(protocol, flags byte, options int) []byte {
+		p := make([]byte, 20+options+14)
+		p[0], p[9], p[20+options+13] = 4<<4|byte(5+options/4), protocol, flags
+		return p
+	}
+	const syn, ack, fin, rst = 0x02, 0x10, 0x01, 0x04
+	for name, tt := range map[string]struct {
+		packet []byte
+		want   bool
+	}{
+		"a connection":         {packet(unix.IPPROTO_TCP, syn, 0), true},
+		"with options":         {packet(unix.IPPROTO_TCP, syn, 40), true},
+		"an answer":            {packet(unix.IPPROTO_TCP, syn|ack, 0), false},
+		"a probe":              {packet(unix.IPPROTO_TCP, ack, 0), false},
+		"a probe with options": {packet(unix.IPPROTO_TCP, ack, 40), false},
+		"an end":               {packet(unix.IPPROTO_TCP, fin|ack, 0), false},
+		"a reset":              {packet(unix.IPPROTO_TCP, rst, 0), false},
+		"a datagram":           {packet(unix.IPPROTO_UDP, ack, 0), true},
+		"a part of TCP":        {packet(unix.IPPROTO_TCP, ack, 0)[:24], true},
+		"nothing":              {nil, true},
+	} {
+		if got := begins(tt.packet); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func FuzzDestination(f *testing.F) {
 	f.Add([]byte("\x45\x00\x00\x1c\x00\x00\x00\x00\x40\x11\x00\x00\x0a\x58\x00\x02\x08\x08\x08\x08\x00\x35\x01\xbb"))
 	f.Fuzz(func(t *testing.T, packet []byte) {
+		begins(packet)
 		protocol, to, ok := destination(packet)
 		if ok != to.Addr().Is4() || ok != (protocol != "") {
 			t.Errorf("%q is %q to %v, %v", packet, protocol, to, ok)
