@@ -88,7 +88,7 @@ var reasons = map[string]string{
 	ruleClosed:    "egress is closed on this platform: its operator can start it with --egress open",
 	ruleMail:      "port 25 is closed: send mail through port 465 or 587",
 	ruleNoName:    "this sandbox has lists of domains: connect by name, not by address",
-	rulePrivate:   "sandboxes reach public addresses only; use a subnet to reach other sandboxes, without the proxy",
+	rulePrivate:   "sandboxes reach public addresses only; the operator opens a private network with --egress-allow, and sandboxes of one subnet reach each other without the proxy",
 	ruleMismatch:  "the request and its connection name different hosts: use one connection per host",
 	ruleProtocol:  "send the proxy CONNECT or a request for an http:// URL",
 	ruleResolver:  "port 853 (DNS over TLS) is closed, because the platform answers DNS: use the sandbox's resolver, or add host:853 to allowedDomains",
