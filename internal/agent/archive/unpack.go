@@ -89,6 +89,9 @@ func excluded(rel string) bool {
 // member unpacks one member.
 func (u *unpack) member(ctx context.Context, h *tar.Header, content io.Reader) error {
 	at, rel := u.place(h.Name)
+	if h.Typeflag == tar.TypeChar && h.Devmajor == 0 && h.Devminor == 0 {
+		u.voids[at] = true // others may be links to it, wherever it is
+	}
 	if excluded(rel) {
 		return nil
 	}
@@ -115,18 +118,21 @@ func (u *unpack) member(ctx context.Context, h *tar.Header, content io.Reader) e
 		}
 		return os.Lchown(at, h.Uid, h.Gid) // a link has no mode
 	case tar.TypeLink:
-		first, _ := u.place(h.Linkname)
+		first, of := u.place(h.Linkname)
 		if u.voids[first] {
 			return nil
 		}
-		return os.Link(first, at)
+		err := os.Link(first, at)
+		if excluded(of) && errors.Is(err, fs.ErrNotExist) { // it was left out, and so is this name for it
+			return nil
+		}
+		return err
 	case tar.TypeFifo:
 		if err := syscall.Mkfifo(at, 0); err != nil {
 			return err
 		}
 	case tar.TypeChar, tar.TypeBlock:
-		if h.Typeflag == tar.TypeChar && h.Devmajor == 0 && h.Devminor == 0 {
-			u.voids[at] = true
+		if u.voids[at] {
 			return nil // it was deleted, and is
 		}
 		if err := makeDevice(at, h); err != nil {

@@ -157,6 +157,38 @@ func TestUnpack(t *testing.T) {
 	}
 }
 
+// TestUnpackLinksToWhatIsLeftOut: a deleted file can be a link to one that is left out,
+// since the engine has one node for all of them.
+func TestUnpackLinksToWhatIsLeftOut(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: owners and devices need root")
+	}
+	root := t.TempDir()
+	for _, dir := range []string{"etc/doze", "srv"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "srv/deleted"), []byte("image"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	err := archive.Unpack(t.Context(), root, layer(t,
+		tar.Header{Typeflag: tar.TypeChar, Name: "./etc/doze/bundle.new"},
+		tar.Header{Typeflag: tar.TypeReg, Name: "./etc/doze/bundle", Mode: 0o644},
+		tar.Header{Typeflag: tar.TypeLink, Name: "./srv/deleted", Linkname: "./etc/doze/bundle.new"},
+		tar.Header{Typeflag: tar.TypeLink, Name: "./srv/bundle", Linkname: "./etc/doze/bundle"},
+		tar.Header{Typeflag: tar.TypeReg, Name: "./srv/last", Mode: 0o644},
+	))
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(filepath.Join(root, "srv"))
+	if err != nil || len(entries) != 1 || entries[0].Name() != "last" {
+		t.Errorf("there is %v, %v", entries, err)
+	}
+}
+
 func TestUnpackStaysInside(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
