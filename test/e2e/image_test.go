@@ -234,7 +234,7 @@ func TestImageOfAPrivateRegistry(t *testing.T) {
 
 	s := shell{t.TempDir()}
 	s.ok(t, "doze", "login", "--address", p.Address, "--data", p.Data)
-	if r := s.run(t, "", "doze", "image", "add", "app", hub+"/team/app:1"); r.code != 1 || !strings.Contains(r.err, doze.PullSecretKey) {
+	if r := s.run(t, "", "doze", "image", "add", "app", hub+"/team/app:1"); r.code != 2 || !strings.Contains(r.err, doze.PullSecretKey) {
 		t.Errorf("without credentials: %+v", r)
 	}
 	if out := s.ok(t, "doze", "sandbox", "ls", "-o", "json"); strings.TrimSpace(out) != "[]" {
@@ -249,7 +249,7 @@ func TestImageOfAPrivateRegistry(t *testing.T) {
 	if out := s.ok(t, "doze", "sandbox", "exec", "web", "--", "read line <mine; echo $line"); out != "its file\n" {
 		t.Errorf("it says %q", out)
 	}
-	if r := s.run(t, "", "doze", "image", "rm", "app"); r.code != 1 || !strings.Contains(r.err, "in use") {
+	if r := s.run(t, "", "doze", "image", "rm", "app"); r.code != 2 || !strings.Contains(r.err, "in use") {
 		t.Errorf("in use: %+v", r)
 	}
 	s.ok(t, "doze", "sandbox", "rm", "web")

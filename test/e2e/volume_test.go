@@ -319,8 +319,8 @@ func TestCLIVolumes(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"volume", "rm", "data"}, 1, "attached to sandbox:web"},
-		{[]string{"volume", "resize", "data", "32"}, 1, "cannot become smaller"},
+		{[]string{"volume", "rm", "data"}, 4, "attached to sandbox:web"},
+		{[]string{"volume", "resize", "data", "32"}, 2, "cannot become smaller"},
 		{[]string{"volume", "resize", "data", "huge"}, 2, "number of megabytes"},
 		{[]string{"volume", "template", "upload", "t", filepath.Join(files, "none")}, 1, "no such file"},
 		{[]string{"sandbox", "create", "--volume", "data"}, 2, "NAME:PATH"},
