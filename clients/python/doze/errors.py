@@ -27,7 +27,8 @@ class APIError(DozeError):
     """An answer that reports an error.
 
     Its class follows from its status. ``code`` is the word for it, such as
-    ``SANDBOX_ALREADY_EXISTS``, and empty if the sandbox gave none.
+    ``SANDBOX_ALREADY_EXISTS``. If the server gave none, it follows from the status,
+    such as ``not_found``.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class APIError(DozeError):
         self.details = details or {}
 
     def __str__(self) -> str:
-        return f"{self.message} ({self.code or 'status'} {self.status})" if self.code else self.message
+        return f"{self.message} ({self.code} {self.status})" if self.code else self.message
 
 
 class Invalid(APIError):
@@ -109,18 +110,20 @@ class Internal(APIError):
     """Any other status: a fault of the server."""
 
 
-_classes: dict[int, type[APIError]] = {
-    400: Invalid,
-    401: Unauthenticated,
-    403: Forbidden,
-    404: NotFound,
-    409: Conflict,
-    413: TooLarge,
-    422: Unprocessable,
-    429: Exhausted,
-    501: Unsupported,
-    503: Unavailable,
-    504: Timeout,
+#: The class and the usual code of each status.
+_kinds: dict[int, tuple[type[APIError], str]] = {
+    400: (Invalid, "invalid"),
+    401: (Unauthenticated, "unauthenticated"),
+    403: (Forbidden, "forbidden"),
+    404: (NotFound, "not_found"),
+    405: (Internal, "method_not_allowed"),
+    409: (Conflict, "conflict"),
+    413: (TooLarge, "too_large"),
+    422: (Unprocessable, "unprocessable"),
+    429: (Exhausted, "exhausted"),
+    501: (Unsupported, "unsupported"),
+    503: (Unavailable, "unavailable"),
+    504: (Timeout, "timeout"),
 }
 
 _RETRYABLE = (429, 503, 504)
@@ -150,10 +153,11 @@ def of(response: httpx.Response) -> APIError:
         message = said
     if response.headers.get("X-Should-Retry") == "false":
         retryable = False
-    return _classes.get(status, Internal)(
+    kind, usual = _kinds.get(status, (Internal, "internal"))
+    return kind(
         message,
         status=status,
-        code=code,
+        code=code or usual,
         retryable=retryable,
         platform=platform,
         retry_after=_seconds(response.headers.get("Retry-After")),

@@ -86,8 +86,10 @@ class Errors(unittest.TestCase):
         for status, body, kind, code, message in (
             (409, {"error": "SANDBOX_ALREADY_EXISTS", "code": 409, "message": "it exists"}, errors.Conflict, "SANDBOX_ALREADY_EXISTS", "it exists"),
             (404, platform, errors.NotFound, "WORKLOAD_NOT_FOUND", "no such sandbox"),
-            (422, {"error": "no shell"}, errors.Unprocessable, "", "no shell"),
-            (502, None, errors.Internal, "", "oops"),
+            (422, {"error": "no shell"}, errors.Unprocessable, "unprocessable", "no shell"),
+            (404, {"error": "no such file"}, errors.NotFound, "not_found", "no such file"),
+            (405, None, errors.Internal, "method_not_allowed", "oops"),
+            (502, None, errors.Internal, "internal", "oops"),
         ):
             response = httpx.Response(status, json=body) if body else httpx.Response(status, text="oops")
             response.headers["X-Request-Id"] = "r1"
