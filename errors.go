@@ -105,8 +105,9 @@ func Wrap(err error, k Kind, format string, args ...any) error {
 
 // Names of errors that are finer than their kinds: docs/api/errors.md has each of them.
 const (
-	NameArchived       = "WORKLOAD_ARCHIVED" // of a sandbox that must be unarchived first
-	NameInvalidImage   = "INVALID_IMAGE"     // it cannot be run
+	NameArchived       = "WORKLOAD_ARCHIVED"    // of a sandbox that must be unarchived first
+	NameUnavailable    = "WORKLOAD_UNAVAILABLE" // with [NotFound]: the sandbox is disabled
+	NameInvalidImage   = "INVALID_IMAGE"        // it cannot be run
 	NameVersion        = "invalid_api_version"
 	NameSandboxExists  = "SANDBOX_ALREADY_EXISTS"
 	NameVolumeExists   = "VOLUME_ALREADY_EXISTS"

@@ -31,7 +31,7 @@ var exits = []struct {
 	{exitFailed, "it failed for another reason than those below"},
 	{exitUsage, "the command line or the request is wrong (400, 413): change it"},
 	{exitNotFound, "there is no such thing (404)"},
-	{exitRefused, "the server refuses (401, 403, 409, 429): log in, ask for rights, look at the state of the resource, or at your quotas"},
+	{exitRefused, "the server refuses (401, 403, 409, 429): log in, ask for rights, look at the state of the resource, or at your quotas. Or the sandbox is disabled"},
 	{exitUnavailable, "no answer from the server or the sandbox (503, 504): try again"},
 	{exitTimeout, "the command in the sandbox reached --timeout and was stopped"},
 	{exitInterrupted, "you interrupted doze"},
@@ -62,10 +62,20 @@ func exitCode(err error) int {
 	if errors.Is(err, errTooLong) {
 		return exitTimeout
 	}
+	if isDisabled(err) {
+		return exitRefused // the sandbox is there, although its API says 404
+	}
 	if e, ok := errors.AsType[*doze.Error](err); ok {
 		return exitOf[e.Kind]
 	}
 	return exitFailed
+}
+
+// isDisabled reports that a request came to a disabled sandbox. The edge says 404 and this
+// name of nothing else.
+func isDisabled(err error) bool {
+	e, ok := errors.AsType[*doze.Error](err)
+	return ok && e.Kind == doze.NotFound && e.Name == doze.NameUnavailable
 }
 
 // exitHelp is the page of help about exit codes.

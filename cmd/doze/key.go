@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -19,7 +18,7 @@ func (a *app) each(ctx context.Context, names []string, fn func(context.Context,
 	var errs []error
 	for _, name := range names {
 		if err := fn(ctx, c, name); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			errs = append(errs, nameError{name, err})
 			continue
 		}
 		if !a.whole() {

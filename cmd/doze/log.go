@@ -87,6 +87,11 @@ func (a *app) storedLog(ctx context.Context, name string, f client.LogFilter, fo
 	if err != nil {
 		return err
 	}
+	if len(log.Lines) == 0 {
+		if err := checkLogged(ctx, c, name); err != nil {
+			return err
+		}
+	}
 	slices.Reverse(log.Lines)
 	if a.whole() {
 		return a.printWhole(log.Lines)
@@ -125,6 +130,19 @@ func (a *app) storedLog(ctx context.Context, name string, f client.LogFilter, fo
 			return ctx.Err()
 		}
 	}
+}
+
+// checkLogged returns the error of the server for a name that neither a sandbox nor a stored
+// line has. A key that may only read logs gets none.
+func checkLogged(ctx context.Context, c *client.Client, name string) error {
+	_, unknown := c.Sandbox(ctx, name)
+	if doze.Public(unknown).Kind != doze.NotFound {
+		return nil
+	}
+	if log, err := c.Log(ctx, name, client.LogFilter{Limit: 1}); err != nil || len(log.Lines) > 0 {
+		return err
+	}
+	return unknown
 }
 
 // printLog prints lines with their time and where they are from.

@@ -68,7 +68,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		return exitInterrupted
 	}
-	text := strings.Join(strings.Fields(printable(err.Error()+a.suggestName(ctx, cmd, err))), " ")
+	text := strings.Join(strings.Fields(printable(err.Error()+a.suggestRemedy(ctx, cmd, err))), " ")
 	_, usage := errors.AsType[usageError](err)
 	if a.whole() {
 		a.sayWhole(err, text, usage)
@@ -120,6 +120,7 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(others...)
 	root.AddCommand(exitHelp())
 	root.SetHelpCommandGroupID(otherGroup)
+	strictHelp(root)
 	root.SetCompletionCommandGroupID(otherGroup)
 	a.watchable(root)
 	completeWords(root, "output", formats...)
@@ -157,17 +158,51 @@ func group(cmd *cobra.Command, args []string) error {
 	return cmd.Help()
 }
 
+// strictHelp gives root a help command that refuses unknown topics.
+func strictHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	for _, help := range root.Commands() {
+		if help.Name() != "help" {
+			continue
+		}
+		help.Run = nil
+		help.RunE = func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			switch {
+			case err != nil:
+				return usageError{err}
+			case len(rest) > 0:
+				return usagef("%s has no help about %q%s", cmd.CommandPath(), rest[0], suggestCommand(cmd, rest[0]))
+			}
+			cmd.InitDefaultHelpFlag() // it is part of the text
+			return cmd.Help()
+		}
+	}
+}
+
 // takes checks the number of arguments. Most below 0 means any number.
 func takes(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) < least:
-			return usagef("%s needs more arguments", cmd.CommandPath())
+			return usagef("%s needs %s", cmd.CommandPath(), strings.Join(missing(cmd, len(args)), " and "))
 		case most >= 0 && len(args) > most:
 			return usagef("%s has too many arguments", cmd.CommandPath())
 		}
 		return nil
 	}
+}
+
+// missing are the arguments that a command needs besides the first n, as its usage line
+// names them.
+func missing(cmd *cobra.Command, n int) (names []string) {
+	for _, word := range strings.Fields(cmd.Use)[1:] {
+		optional := strings.HasPrefix(word, "[") && strings.HasSuffix(word, "]")
+		if word != "--" && !optional {
+			names = append(names, strings.TrimSuffix(word, "…"))
+		}
+	}
+	return names[min(n, len(names)):]
 }
 
 // connect returns a client as the configuration says.

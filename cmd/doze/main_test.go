@@ -89,6 +89,15 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, strings.Replace(page, "EVIL", `\u001b[31m`, 1))
 	case name == "web/schedules":
 		io.WriteString(w, `{"id":"s","sandbox":"web","type":"cron","value":"0 3 * * *","input":{"command":"./run"}}`)
+	case r.URL.Path == "/v0/observability/logs" && (r.FormValue("workloadIds") == "wep" || r.FormValue("search") == "nothing"):
+		fmt.Fprintf(w, `{%q: {"totalCount": 0, "logs": []}}`, r.FormValue("workloadIds"))
+	case strings.HasPrefix(r.URL.Path, "/v0/snapshots/s"):
+		io.WriteString(w, `{"id":"s","name":"s"}`)
+	case name == "off":
+		fmt.Fprintf(w, sandboxJSON, "off", s.URL+"/run/w/sandboxes/off")
+	case strings.HasPrefix(r.URL.Path, "/run/w/sandboxes/off/"):
+		w.WriteHeader(http.StatusNotFound)
+		io.WriteString(w, `{"error":{"code":"WORKLOAD_UNAVAILABLE","status":404,"message":"the sandbox is disabled","retryable":true}}`)
 	case r.URL.Path == "/v0/observability/logs":
 		fmt.Fprintf(w, `{%q: {"totalCount": 2, "logs": [
 			{"timestamp":"2026-01-31T12:00:01.000Z","severity":"ERROR","process":"app","stream":"stderr","message":"\u001b[31moops"},
@@ -174,18 +183,53 @@ func TestCommands(t *testing.T) {
 			"sandbox|create|web|--allow|a.example|--allow|*.b.example|--forbid|c.example", 0, header + row, "",
 			[]string{`POST /v0/sandboxes {"metadata":{"name":"web"},"spec":{"runtime":{},"network":{"proxy":{"forbiddenDomains":["c.example"],"allowedDomains":["a.example","*.b.example"]}}}}`},
 		},
-		"create, bad label": {"sandbox|create|--label|k", 2, "", "doze: --label must be key=value, not \"k\"; see --help\n", nil},
-		"create, no number": {"sandbox|create|--memory|abc", 2, "", "doze: --memory must be a number, not \"abc\"; see --help\n", nil},
-		"template of none":  {"volume|template|upload|t|/nonexist", 1, "", "doze: stat /nonexist: no such file or directory\n", nil},
-		"template of links": {"volume|template|upload|t|/proc/self/ns", 1, "", "doze: /proc/self/ns/cgroup is neither a file nor a directory: a template cannot have links or special files\n", nil},
-		"get":               {"sandbox|get|web", 0, header + row, "", nil},
-		"get, unknown":      {"sandbox|get|nope", 3, "", "doze: there is no such sandbox\n", []string{"GET /v0/sandboxes/nope", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},
-		"get, misspelt":     {"sandbox|get|wep", 3, "", "doze: there is no such sandbox; did you mean web?\n", []string{"GET /v0/sandboxes/wep", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},
-		"get, as a name":    {"sandbox|get|web|-o|name", 0, "web\n", "", nil},
-		"get, as JSON":      {"-o|json|sandbox|get|nope", 3, "", `{"error":"not_found","code":404,"message":"there is no such sandbox"}` + "\n", []string{"GET /v0/sandboxes/nope", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},
-		"usage, as JSON":    {"sandbox|create|-o|json|--label|k", 2, "", `{"error":"usage","message":"--label must be key=value, not \"k\""}` + "\n", nil},
-		"rm, one is gone":   {"sandbox|rm|web|nope", 3, "web\n", "doze: nope: there is no such sandbox\n", []string{"DELETE /v0/sandboxes/web", "DELETE /v0/sandboxes/nope", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},
-		"exec, shell text":  {"sandbox|exec|web|--|ls; wc -l", 0, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"ls; wc -l","name":"NAME","waitForCompletion":true}`}},
+		"create, variable of none": {"sandbox|create|web|--env|NOT_SET", 2, "", "doze: --env must be NAME=value, or NAME of a variable that is set here, not \"NOT_SET\"; see --help\n", nil},
+		"create, empty variable":   {"sandbox|create|web|--env|NOT_SET=", 0, header + row, "", []string{`POST /v0/sandboxes {"metadata":{"name":"web"},"spec":{"runtime":{"envs":[{"name":"NOT_SET","value":""}]}}}`}},
+		"exec, variable of none":   {"exec|web|--env|NOT_SET|true", 2, "", "doze: --env must be NAME=value, or NAME of a variable that is set here, not \"NOT_SET\"; see --help\n", nil},
+		"create, bad label":        {"sandbox|create|--label|k", 2, "", "doze: --label must be key=value, not \"k\"; see --help\n", nil},
+		"create, no number":        {"sandbox|create|--memory|abc", 2, "", "doze: --memory must be a number, not \"abc\"; see --help\n", nil},
+		"template of none":         {"volume|template|upload|t|/nonexist", 1, "", "doze: stat /nonexist: no such file or directory\n", nil},
+		"template of links":        {"volume|template|upload|t|/proc/self/ns", 1, "", "doze: /proc/self/ns/cgroup is neither a file nor a directory: a template cannot have links or special files\n", nil},
+		"get":                      {"sandbox|get|web", 0, header + row, "", nil},
+		"get, unknown":             {"sandbox|get|nope", 3, "", "doze: there is no such sandbox\n", []string{"GET /v0/sandboxes/nope", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},
+		"get, misspelt":            {"sandbox|get|wep", 3, "", "doze: there is no such sandbox; did you mean web?\n", []string{"GET /v0/sandboxes/wep", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},
+		"get, as a name":           {"sandbox|get|web|-o|name", 0, "web\n", "", nil},
+		"get, as JSON":             {"-o|json|sandbox|get|nope", 3, "", `{"error":"not_found","code":404,"message":"there is no such sandbox"}` + "\n", []string{"GET /v0/sandboxes/nope", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},
+		"usage, as JSON":           {"sandbox|create|-o|json|--label|k", 2, "", `{"error":"usage","message":"--label must be key=value, not \"k\""}` + "\n", nil},
+		"rm, one is gone":          {"sandbox|rm|web|nope", 3, "web\n", "doze: nope: there is no such sandbox\n", []string{"DELETE /v0/sandboxes/web", "DELETE /v0/sandboxes/nope", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},
+		"rm, the others are no suggestion": {
+			"rm|web|wep", 3, "web\n", "doze: wep: there is no such sandbox\n",
+			[]string{"DELETE /v0/sandboxes/web", "DELETE /v0/sandboxes/wep", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"},
+		},
+		"rm, one that is deleted is no mistake": {
+			"rm|wep|we", 3, "", "doze: wep: there is no such sandbox we: there is no such sandbox; did you mean web?\n",
+			[]string{"DELETE /v0/sandboxes/wep", "DELETE /v0/sandboxes/we", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"},
+		},
+		"update, nothing":       {"update|web", 2, "", "doze: nothing to change: use a flag such as --memory; see --help\n", nil},
+		"exec, disabled":        {"exec|off|--|true", 4, "", "doze: the sandbox is disabled; enable it with: doze update NAME --enable\n", []string{"GET /v0/sandboxes/off", `POST /run/w/sandboxes/off/process {"command":"true","name":"NAME","waitForCompletion":true}`}},
+		"preview, no port":      {"preview|create|web|p1", 2, "", "doze: --port is required; see --help\n", nil},
+		"too few arguments":     {"preview|create|web", 2, "", "doze: doze preview create needs NAME; see --help\n", nil},
+		"no arguments":          {"schedule|create", 2, "", "doze: doze schedule create needs SANDBOX and COMMAND; see --help\n", nil},
+		"help about nothing":    {"help|sandbax", 2, "", "doze: doze has no help about \"sandbax\"; did you mean sandbox?; see --help\n", nil},
+		"help about no command": {"help|sandbox|exit", 2, "", "doze: doze sandbox has no help about \"exit\"; did you mean exec?; see --help\n", nil},
+		"snapshot rm": {
+			"snapshot|rm|s1|s2", 0, "s1\ns2\n", "",
+			[]string{"GET /v0/snapshots/s1", "GET /v0/snapshots/s2", "DELETE /v0/snapshots/s1", "DELETE /v0/snapshots/s2"},
+		},
+		"snapshot rm, of a sandbox": {
+			"snapshot|rm|s1|web", 3, "", "doze: no snapshot was deleted: web: there is no such sandbox\n",
+			[]string{"GET /v0/snapshots/s1", "GET /v0/snapshots/web"},
+		},
+		"logs, unknown": {
+			"logs|wep", 3, "", "doze: there is no such sandbox; did you mean web?\n",
+			[]string{"GET /v0/observability/logs?limit=100&resourceType=sandbox&workloadIds=wep", "GET /v0/sandboxes/wep", "GET /v0/observability/logs?limit=1&resourceType=sandbox&workloadIds=wep", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"},
+		},
+		"logs, none": {"logs|web|--search|nothing", 0, "", "", []string{"GET /v0/observability/logs?limit=100&resourceType=sandbox&search=nothing&workloadIds=web"}},
+		"logs, none of one that ended": {
+			"logs|gone|--search|nothing", 0, "", "",
+			[]string{"GET /v0/observability/logs?limit=100&resourceType=sandbox&search=nothing&workloadIds=gone", "GET /v0/sandboxes/gone", "GET /v0/observability/logs?limit=1&resourceType=sandbox&workloadIds=gone"},
+		},
+		"exec, shell text": {"sandbox|exec|web|--|ls; wc -l", 0, "out\n", "err\n", []string{`POST /run/w/sandboxes/web/process {"command":"ls; wc -l","name":"NAME","waitForCompletion":true}`}},
 		"exec, quoted": {
 			"sandbox|exec|web|-w|/app|-e|A=b|--|echo|-n|it's|$HOME||*", 0, "out\n", "err\n",
 			[]string{`POST /run/w/sandboxes/web/process {"command":"echo -n 'it'\\''s' '$HOME' '' '*'","name":"NAME","workingDir":"/app","env":{"A":"b"},"waitForCompletion":true}`},
@@ -485,6 +529,33 @@ func TestQuoting(t *testing.T) {
 		if diff := cmp.Diff(args, strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")); diff != "" {
 			t.Error(diff)
 		}
+	}
+}
+
+// TestUsageNamesArguments: whatever a command refuses for want of arguments, it names
+// one, and takes as many as it names.
+func TestUsageNamesArguments(t *testing.T) {
+	t.Parallel()
+	a := app{getenv: func(string) string { return "" }}
+	found := 0
+	var check func(cmd *cobra.Command)
+	check = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			check(sub)
+		}
+		if cmd.Args == nil || cmd.Args(cmd, nil) == nil {
+			return
+		}
+		found++
+		names := missing(cmd, 0)
+		if len(names) == 0 {
+			t.Errorf("%s names no argument", cmd.CommandPath())
+		} else if err := cmd.Args(cmd, names); err != nil {
+			t.Error(err)
+		}
+	}
+	if check(a.root()); found < 50 {
+		t.Errorf("only %d commands need arguments", found)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/client"
@@ -194,9 +193,7 @@ without a flag stay.`,
 			"  doze network get web -o json | jq .network | doze network set web-2 --network -",
 		Args: takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			given := false
-			cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { given = given || f.Changed })
-			if !given {
+			if !changes(cmd) {
 				return usagef("nothing to change: use a flag such as --allow, or doze network clear to remove all rules")
 			}
 			return a.changeRules(cmd.Context(), args[0], func(spec *doze.SandboxSpec) error { return n.apply(cmd.Flags(), a.in, spec) })

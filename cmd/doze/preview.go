@@ -27,6 +27,9 @@ func (a *app) createPreview() *cobra.Command {
 		Use: "create SANDBOX NAME", Short: "Create a preview and print its URL",
 		Example: "  doze preview create web app --port 3000 --public", Args: takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if !cmd.Flags().Changed("port") {
+				return usagef("--port is required")
+			}
 			c, err := a.connect()
 			if err != nil {
 				return err

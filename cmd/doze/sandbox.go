@@ -113,15 +113,13 @@ func pairs(flag string, in []string) (map[string]string, error) {
 	return out, nil
 }
 
-// envs reads NAME=value and NAME arguments, in their order.
+// envs reads NAME=value and NAME arguments, in their order. A variable that is unset or
+// empty here is an error.
 func (a *app) envs(in []string) (out []doze.Env, err error) {
 	for _, s := range in {
-		name, value, ok := strings.Cut(s, "=")
-		if name == "" {
-			return nil, usagef("--env must be NAME=value, not %q", s)
-		}
-		if !ok {
-			value = a.getenv(name)
+		name, value, err := a.variable("--env", s)
+		if err != nil {
+			return nil, err
 		}
 		out = append(out, doze.Env{Name: name, Value: new(value)})
 	}
@@ -191,7 +189,7 @@ func (a *app) remove() *cobra.Command {
 			for _, name := range args {
 				s, err := c.Delete(cmd.Context(), name)
 				if err != nil {
-					errs = append(errs, fmt.Errorf("%s: %w", name, err))
+					errs = append(errs, nameError{name, err})
 					continue
 				}
 				if gone = append(gone, s); !a.whole() {

@@ -64,17 +64,26 @@ users of this host cannot see it in the arguments.`,
 	return cmd
 }
 
-// secretValues reads NAME=value and NAME arguments. A variable that is empty here
-// is no value that somebody wants.
+// variable reads NAME=value, or NAME of a variable that is copied from the caller. One
+// that is unset or empty there is an error: nobody wants such a value by mistake.
+func (a *app) variable(what, s string) (name, value string, err error) {
+	name, value, ok := strings.Cut(s, "=")
+	if !ok {
+		value = a.getenv(name)
+	}
+	if name == "" || !ok && value == "" {
+		return "", "", usagef("%s must be NAME=value, or NAME of a variable that is set here, not %q", what, s)
+	}
+	return name, value, nil
+}
+
+// secretValues reads NAME=value and NAME arguments.
 func (a *app) secretValues(what string, in []string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, s := range in {
-		name, value, ok := strings.Cut(s, "=")
-		if !ok {
-			value = a.getenv(name)
-		}
-		if name == "" || !ok && value == "" {
-			return nil, usagef("%s must be NAME=value, or NAME of a variable that is set here, not %q", what, s)
+		name, value, err := a.variable(what, s)
+		if err != nil {
+			return nil, err
 		}
 		out[name] = value
 	}

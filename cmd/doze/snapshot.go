@@ -107,7 +107,17 @@ func (a *app) restoreSnapshot() *cobra.Command {
 func (a *app) removeSnapshot() *cobra.Command {
 	return &cobra.Command{
 		Use: "rm SNAPSHOT…", Aliases: []string{"delete"}, Short: "Delete snapshots; their copies stay", Args: takes(1, -1),
+		Long: "Delete snapshots by their ids or names. If one of them is unknown, none is\ndeleted. Their copies stay.",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			for _, snapshot := range args {
+				if _, err := c.Snapshot(cmd.Context(), snapshot); err != nil {
+					return fmt.Errorf("no snapshot was deleted: %w", nameError{snapshot, err})
+				}
+			}
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, snapshot string) error {
 				return c.DeleteSnapshot(ctx, snapshot)
 			})

@@ -43,7 +43,7 @@ func usages(ctx context.Context, c *client.Client, names []string) ([]doze.Sandb
 	for _, name := range names {
 		u, err := c.Usage(ctx, name)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			errs = append(errs, nameError{name, err})
 			continue
 		}
 		all = append(all, u)
@@ -140,17 +140,21 @@ func byName(all []doze.SandboxUsage) map[string]doze.SandboxUsage {
 }
 
 // rank is a table of sandboxes, those that computed most since the last look first, and
-// those of equal use by their memory.
+// those of equal use by their memory. One that the last look did not see has no share
+// yet, and the place of its mean since it is counted.
 func rank(all []doze.SandboxUsage, before map[string]doze.SandboxUsage) [][]string {
-	share := map[string]float64{}
+	share, place := map[string]string{}, map[string]float64{}
 	for _, u := range all {
 		was, ok := before[u.Name]
 		if took := u.MeasuredAt.Sub(was.MeasuredAt.Time); ok && took > 0 {
-			share[u.Name] = max(0, u.Processor.Seconds-was.Processor.Seconds) / took.Seconds()
+			place[u.Name] = max(0, u.Processor.Seconds-was.Processor.Seconds) / took.Seconds()
+			share[u.Name] = fmt.Sprintf("%.1f", 100*place[u.Name])
+		} else if counted := u.MeasuredAt.Sub(u.CountedSince.Time); counted > 0 {
+			place[u.Name] = u.Processor.Seconds / counted.Seconds()
 		}
 	}
 	all = slices.SortedStableFunc(slices.Values(all), func(a, b doze.SandboxUsage) int {
-		return cmp.Or(cmp.Compare(share[b.Name], share[a.Name]), cmp.Compare(b.Memory.ResidentBytes, a.Memory.ResidentBytes))
+		return cmp.Or(cmp.Compare(place[b.Name], place[a.Name]), cmp.Compare(b.Memory.ResidentBytes, a.Memory.ResidentBytes))
 	})
 	rows := [][]string{{"NAME", "CPU %", "MEMORY", "LIMIT", "SWAP", "TIER", "RECEIVED/S", "SENT/S", "WAKES", "SLEEPS"}}
 	for _, u := range all {
@@ -163,7 +167,7 @@ func rank(all []doze.SandboxUsage, before map[string]doze.SandboxUsage) [][]stri
 			return size(max(0, now-was) * int64(time.Second) / int64(took))
 		}
 		rows = append(rows, []string{
-			u.Name, fmt.Sprintf("%.1f", 100*share[u.Name]), size(u.Memory.ResidentBytes), size(u.Memory.LimitBytes), size(u.Memory.SwapBytes), u.Tier,
+			u.Name, share[u.Name], size(u.Memory.ResidentBytes), size(u.Memory.LimitBytes), size(u.Memory.SwapBytes), u.Tier,
 			rate(u.Network.ReceivedBytes, was.Network.ReceivedBytes), rate(u.Network.SentBytes, was.Network.SentBytes),
 			strconv.FormatInt(u.Wakes.Count, 10), strconv.FormatInt(u.Sleeps, 10),
 		})

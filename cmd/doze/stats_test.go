@@ -46,7 +46,9 @@ func TestRank(t *testing.T) {
 		}
 		return names
 	}
-	if diff := cmp.Diff([]string{"c 0.0", "b 0.0", "a 0.0"}, order(rank(first, nil))); diff != "" {
+	// Each has its place by its mean at first: a is the oldest, and computed most in all.
+	first[0].CountedSince.Time, first[1].CountedSince.Time, first[2].CountedSince.Time = testNow().Add(-time.Hour), testNow().Add(-2*time.Second), testNow().Add(-time.Minute)
+	if diff := cmp.Diff([]string{"b ", "a ", "c "}, order(rank(first, nil))); diff != "" {
 		t.Errorf("at first:\n%s", diff)
 	}
 	rows := rank(look(2*time.Second, map[string]float64{"a": 100, "b": 2, "c": 0.5}), byName(first))

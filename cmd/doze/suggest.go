@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -42,7 +43,7 @@ func suggest(word string, known []string) string {
 func suggestCommand(cmd *cobra.Command, word string) string {
 	var known []string
 	for _, sub := range cmd.Commands() {
-		if sub.IsAvailableCommand() {
+		if sub.IsAvailableCommand() || sub.IsAdditionalHelpTopicCommand() {
 			known = append(append(known, sub.Name()), sub.Aliases...)
 		}
 	}
@@ -60,16 +61,39 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%w%s", err, suggest("--"+unknown.GetSpecifiedName(), known))
 }
 
-// suggestName adds the nearest name to the error of a command whose first argument names
-// something that is not there.
-func (a *app) suggestName(ctx context.Context, cmd *cobra.Command, err error) string {
+// nameError is an error about one of several things that a command names.
+type nameError struct {
+	name string
+	error
+}
+
+func (e nameError) Error() string { return e.name + ": " + e.error.Error() }
+
+func (e nameError) Unwrap() error { return e.error }
+
+// suggestRemedy adds what helps to the error of a command: the nearest name if it names
+// something that is not there, or how to enable a sandbox. No suggestion is a name that
+// the command has too: rm may have deleted it.
+func (a *app) suggestRemedy(ctx context.Context, cmd *cobra.Command, err error) string {
+	if isDisabled(err) {
+		return "; enable it with: doze update NAME --enable"
+	}
 	all := a.listers[cmd]
 	if e, ok := errors.AsType[*doze.Error](err); !ok || e.Kind != doze.NotFound || all == nil {
 		return ""
 	}
+	named := cmd.Flags().Args()
+	wrong := named
+	if e, ok := errors.AsType[nameError](err); ok {
+		wrong = []string{e.name}
+	}
 	known := a.namesLike(ctx, all, "", nil)
-	for _, name := range cmd.Flags().Args() {
-		if text := suggest(name, known); text != "" {
+	others := slices.DeleteFunc(slices.Clone(known), func(name string) bool { return slices.Contains(named, name) })
+	for _, name := range wrong {
+		if slices.Contains(known, name) {
+			continue // that is not the mistake
+		}
+		if text := suggest(name, others); text != "" {
 			return text
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/dozehq/doze"
 )
@@ -25,6 +26,9 @@ lost. Network rules have commands of their own: doze network.`,
 		Example: "  doze update web --memory 2048 --env LEVEL=debug\n  doze update web --label team=core --ttl 24h\n  doze update web --disable",
 		Args:    takes(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if !changes(cmd) {
+				return usagef("nothing to change: use a flag such as --memory")
+			}
 			if enable && disable {
 				return usagef("choose one of --enable and --disable")
 			}
@@ -85,6 +89,12 @@ lost. Network rules have commands of their own: doze network.`,
 	f.BoolVar(&disable, "disable", false, "put the sandbox to sleep on disk, and refuse requests to it")
 	f.BoolVar(&enable, "enable", false, "let requests wake the sandbox again")
 	return cmd
+}
+
+// changes reports whether a command has a flag of its own.
+func changes(cmd *cobra.Command) (given bool) {
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { given = given || f.Changed })
+	return given
 }
 
 // merged are variables with some more, which replace those of the same names, and without

@@ -18,7 +18,7 @@ import (
 const (
 	routeNotFound    = "ROUTE_NOT_FOUND"
 	workloadNotFound = "WORKLOAD_NOT_FOUND"
-	workloadDisabled = "WORKLOAD_UNAVAILABLE"
+	workloadDisabled = doze.NameUnavailable
 	workloadFailed   = "WORKLOAD_FAILED"
 	workloadArchived = doze.NameArchived
 	workloadTimeout  = "WORKLOAD_TIMEOUT"
