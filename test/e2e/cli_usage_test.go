@@ -111,6 +111,14 @@ func shortForms(t *testing.T, s shell) {
 	if r := s.run(t, "", "doze", "get", "usde"); r.code != 3 || !strings.Contains(r.err, "did you mean used?") {
 		t.Errorf("a misspelt name: %+v", r)
 	}
+	s.ok(t, "doze", "update", "used", "--disable")
+	if r := s.run(t, "", "doze", "exec", "used", "true"); r.code != 4 || !strings.Contains(r.err, "--enable") {
+		t.Errorf("a disabled sandbox: %+v", r)
+	}
+	s.ok(t, "doze", "update", "used", "--enable")
+	if r := s.run(t, "", "doze", "logs", "usde"); r.code != 3 || !strings.Contains(r.err, "did you mean used?") {
+		t.Errorf("the log of a misspelt name: %+v", r)
+	}
 	if out := s.ok(t, "doze", "image", "catalog"); !strings.Contains(out, "blaxel/base-image:latest") {
 		t.Errorf("the catalog: %s", out)
 	}
