@@ -79,7 +79,7 @@ func TestFeedInParts(t *testing.T) {
 	var f Feed
 	o := New("a", filepath.Join(t.TempDir(), "a"), testBudget(1<<30), &f)
 	defer o.Close()
-	fillOutput(o, 1000)
+	fillOutput(o)
 	var text strings.Builder
 	after := int64(0)
 	for rounds := 0; ; rounds++ {
@@ -115,7 +115,7 @@ func TestFeedLoses(t *testing.T) {
 	var f Feed
 	o := New("a", filepath.Join(t.TempDir(), "a"), testBudget(0), &f) // the floor alone
 	defer o.Close()
-	fillOutput(o, 1000)
+	fillOutput(o)
 	o.Write(Stderr, []byte(strings.Repeat("x", openMax+1)))
 	total := 0
 	lost, after := int64(0), int64(0)

@@ -19,7 +19,7 @@ func TestStalledReaderLosesBytes(t *testing.T) {
 		o := New("", filepath.Join(dir, "1"), testBudget(0), nil)
 		f := o.Follow()
 		began := time.Now()
-		fillOutput(o, 1000)
+		fillOutput(o)
 		o.End()
 		if waited := time.Since(began); waited != stallMax {
 			t.Errorf("the writer waited for %v", waited)
@@ -72,7 +72,7 @@ func TestStalledReadersCountOnce(t *testing.T) {
 			}
 		})
 		began := time.Now()
-		fillOutput(o, 1000)
+		fillOutput(o)
 		o.End()
 		if waited := time.Since(began); waited < stallMax || waited > 3*stallMax {
 			t.Errorf("the writer waited for %v", waited)

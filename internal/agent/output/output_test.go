@@ -12,9 +12,12 @@ func testBudget(total int64) *Budget {
 	return NewBudget(total, func() bool { return false })
 }
 
-// fillOutput writes n numbered blocks of 1 KiB to stdout.
-func fillOutput(o *Output, n int) {
-	for i := range n {
+// filled is how many blocks fillOutput writes.
+const filled = 1000
+
+// fillOutput writes numbered blocks of 1 KiB to stdout.
+func fillOutput(o *Output) {
+	for i := range filled {
 		o.Write(Stdout, fmt.Appendf(nil, "%01023d\n", i))
 	}
 }
@@ -23,13 +26,13 @@ func TestRingHasTheEnd(t *testing.T) {
 	t.Parallel()
 	o := New("", filepath.Join(t.TempDir(), "logs/1"), testBudget(0), nil) // the floor alone
 	defer o.Close()
-	fillOutput(o, 1000)
+	fillOutput(o)
 	b, cut := o.rings[Stdout].tail(ringMax)
 	if !cut || len(b) != ringStep {
 		t.Fatalf("%d bytes are kept, cut %v", len(b), cut)
 	}
 	for i, line := range strings.Split(strings.TrimSpace(string(b)), "\n") {
-		if want := fmt.Sprintf("%01023d", 1000-ringStep/1024+i); line != want {
+		if want := fmt.Sprintf("%01023d", filled-ringStep/1024+i); line != want {
 			t.Fatalf("line %d is %q", i, line[1000:])
 		}
 	}
