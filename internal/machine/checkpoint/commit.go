@@ -129,14 +129,23 @@ func Stop(c machine.Config) (bytes int64, left bool, err error) {
 	return allocated(info), true, err
 }
 
-// Precopied gives memory that was copied into [Making] of [Precopy] its name. It
-// replaces an older copy, whose layers it may share.
-func Precopied(c machine.Config) error {
+// Precopied gives memory that was copied into [Making] of [Precopy] its name, and
+// returns how much of the disk its own layer takes. It replaces an older copy, whose
+// layers it may share.
+func Precopied(c machine.Config) (wrote int64, err error) {
 	dir := Precopy(c)
-	if err := cmp.Or(durable.Sync(filepath.Join(Making(dir), FilePages)), os.RemoveAll(dir)); err != nil {
-		return err
+	own := filepath.Join(Making(dir), FilePages)
+	if err := durable.Sync(own); err != nil {
+		return 0, err
 	}
-	return os.Rename(Making(dir), dir)
+	info, err := os.Lstat(own)
+	if err != nil {
+		return 0, err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return 0, err
+	}
+	return allocated(info), os.Rename(Making(dir), dir)
 }
 
 // Cancel removes what was made of the checkpoint of dir.

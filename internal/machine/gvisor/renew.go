@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/dozehq/doze/internal/machine"
@@ -21,8 +18,6 @@ const (
 	precopies = 3
 	// precopied is when another time is not worth it: so much is written in about 20 ms.
 	precopied = 16 << 20
-	// blockBytes is the unit of the blocks of a file.
-	blockBytes = 512
 )
 
 // Precopy implements [machine.Machine].
@@ -71,17 +66,10 @@ func (s *sandbox) precopy(ctx context.Context) (wrote int64, err error) {
 	if i < 0 {
 		return 0, errors.New("the launcher made no index")
 	}
-	if err := checkpoint.Precopied(s.config); err != nil {
+	if wrote, err = checkpoint.Precopied(s.config); err != nil {
 		return 0, err
 	}
 	s.ahead = &Base{Dir: dir, Index: made.Files[i]}
-	info, err := os.Stat(filepath.Join(dir, checkpoint.FilePages))
-	if err != nil {
-		return 0, err
-	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		wrote = st.Blocks * blockBytes
-	}
 	return wrote, nil
 }
 

@@ -93,15 +93,7 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 		return made, errors.New("a machine must be paused before its checkpoint")
 	}
 	defer s.note()
-	var share *checkpoint.Base // without one it is whole
-	if what.Base != nil {
-		if err = failpoint.Reach(failpoint.Share, s.id); err == nil {
-			share, err = checkpoint.OpenBase(what.Base.Dir, what.Base.Index, what.Dir)
-		}
-	}
-	if err != nil {
-		slog.WarnContext(ctx, "a checkpoint shares nothing with the last", "sandbox", s.id, "err", err)
-	}
+	share := s.share(ctx, what.Base, what.Dir)
 	if err := failpoint.Reach(failpoint.Write, s.id); err != nil {
 		return made, err
 	}
@@ -130,6 +122,24 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 	failpoint.Pass(failpoint.Written, s.id)
 	s.saved()
 	return made, nil
+}
+
+// share returns what a copy of memory in dir shares with an earlier one: nil, if it is
+// whole.
+func (s *sandbox) share(ctx context.Context, with *gvisor.Base, dir string) *checkpoint.Base {
+	if with == nil {
+		return nil
+	}
+	var base *checkpoint.Base
+	err := failpoint.Reach(failpoint.Share, s.id)
+	if err == nil {
+		base, err = checkpoint.OpenBase(with.Dir, with.Index, dir)
+	}
+	if err != nil {
+		slog.WarnContext(ctx, "a copy of memory shares nothing with the last", "sandbox", s.id, "err", err)
+		return nil
+	}
+	return base
 }
 
 // mostNamed is how many bytes of memory may be named. Preconditions: mu is held, and

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strconv"
 
@@ -12,7 +11,6 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/memmap"
 
 	"github.com/dozehq/doze/internal/failpoint"
-	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/machine/gvisor"
 	"github.com/dozehq/doze/internal/machine/hostproc"
 )
@@ -37,12 +35,7 @@ func (s *sandbox) precopy(ctx context.Context, what gvisor.Precopy) (made gvisor
 	if err != nil {
 		return made, err
 	}
-	var share *checkpoint.Base
-	if what.Base != nil {
-		if share, err = checkpoint.OpenBase(what.Base.Dir, what.Base.Index, what.Dir); err != nil {
-			slog.WarnContext(ctx, "a copy of memory shares nothing with the last", "sandbox", s.id, "err", err)
-		}
-	}
+	share := s.share(ctx, what.Base, what.Dir)
 	if err := failpoint.Reach(failpoint.Precopy, s.id); err != nil {
 		return made, err
 	}
