@@ -225,7 +225,7 @@ func TestCommands(t *testing.T) {
 			[]string{"GET /v0/observability/logs?limit=100&resourceType=sandbox&workloadIds=wep", "GET /v0/sandboxes/wep", "GET /v0/observability/logs?limit=1&resourceType=sandbox&workloadIds=wep", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"},
 		},
 		"logs, none": {"logs|web|--search|nothing", 0, "", "", []string{"GET /v0/observability/logs?limit=100&resourceType=sandbox&search=nothing&workloadIds=web"}},
-		"logs, none of one that ended": {
+		"logs of a sandbox that ended, none": {
 			"logs|gone|--search|nothing", 0, "", "",
 			[]string{"GET /v0/observability/logs?limit=100&resourceType=sandbox&search=nothing&workloadIds=gone", "GET /v0/sandboxes/gone", "GET /v0/observability/logs?limit=1&resourceType=sandbox&workloadIds=gone"},
 		},

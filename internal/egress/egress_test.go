@@ -261,7 +261,7 @@ func TestInterceptedInClear(t *testing.T) {
 		by   *url.URL
 		to   string
 		want int
-		got  string // by who intercepts
+		got  string // what the interceptor was given; nothing if it was not asked
 	}{
 		"a rule":           {proxy, "a.test", http.StatusOK, "a a.test GET /x true"},
 		"of https":         {proxy, "b.test", http.StatusOK, ""},

@@ -794,7 +794,7 @@ func TestInClear(t *testing.T) {
 	}
 }
 
-// TestNotSentInClear: why a request in clear is not sent is the error of who sends it.
+// TestNotSentInClear: the sender of a request in clear learns why it was not sent.
 func TestNotSentInClear(t *testing.T) {
 	t.Parallel()
 	to := doze.Address{Host: host, Port: 80, Plain: true}

@@ -98,8 +98,8 @@ type share struct {
 	bytes int64
 }
 
-// log is what one machine wrote. The lock of the book guards it, and only who has the
-// turn of the machine changes more than the list of segments.
+// log is what one machine wrote. The lock of the book guards it. The turn of the machine
+// is needed to change more than the list of segments.
 type log struct {
 	machine  string
 	of       name

@@ -70,7 +70,7 @@ var rows = []api.Row[*Server]{
 		About("All tokens of the user become void.")),
 	api.GET("/invitations", "invitations:list", "List the open invitations of the workspace", api.Read((*Server).listInvitations)),
 	api.POST("/invitations/accept", "", "Accept an invitation with its token", api.Write[acceptRequest]((*Server).acceptInvitation).
-		About("It makes an account for a person who has none.")),
+		About("It makes an account if the person has none.")),
 	api.POST("/invitations/decline", "", "Decline an invitation with its token", api.Write[declineRequest]((*Server).declineInvitation)),
 
 	api.GET("/service_accounts", access.Admin, "List service accounts", api.Read((*Server).listServiceAccounts)),

@@ -326,8 +326,9 @@ type passwordRequest struct {
 	Password string `json:"password"`
 }
 
-// setPassword changes the caller's own password, and revokes all of their tokens. A
-// user who has a password must send it. The first password requires admin scope.
+// setPassword changes the caller's own password, and revokes all of their tokens. The
+// caller must send the old password, if there is one. The first password requires admin
+// scope.
 func (s *Server) setPassword(ctx context.Context, r *http.Request, body map[string]any) (httpx.None, error) {
 	c := api.Caller(ctx)
 	var in passwordRequest

@@ -466,7 +466,7 @@ class ControlOperations:
         return self._transport.call("POST", f"{self._base}/images/{_codec.segment(type)}/{_codec.segment(image)}/share", body=body, decode=_codec.model(models.Image), timeout=timeout)
 
     def post_invitations_accept(self, body: models.AcceptRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.User:
-        """Accept an invitation with its token. It makes an account for a person who has none. Needs no credential."""
+        """Accept an invitation with its token. It makes an account if the person has none. Needs no credential."""
         return self._transport.call("POST", f"{self._base}/invitations/accept", body=body, decode=_codec.model(models.User), timeout=timeout)
 
     def post_invitations_decline(self, body: models.DeclineRequest | Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
