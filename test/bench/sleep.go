@@ -60,35 +60,43 @@ func sleepCases() (names []string) {
 var sleepScript []byte
 
 // sleeps asks sandboxes of several sizes after every idle time, in a random order,
-// with the settings that a user has. The sandboxes of all sizes are asked at the
-// same time, each by its own client: while one falls asleep, another one wakes. With
-// -many, several sandboxes of each size share the idle times.
+// with the settings that a user has. First each size is measured alone while it is in
+// use. Then the sandboxes of all sizes are asked at the same time, each by its own
+// client: while one falls asleep, another one wakes. With -many, several sandboxes of
+// each size share the idle times.
 func sleeps(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
 	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{"--log", "warn"}})
 	if err != nil {
 		return latencies(nil), err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	type result struct {
-		rows latencies
-		err  error
-	}
-	results := make([]chan result, len(sleepSizes))
-	for i, mb := range sleepSizes {
-		results[i] = make(chan result, 1)
+	var sizes []*sleepers
+	defer func() {
+		for _, s := range sizes {
+			err = errors.Join(err, s.remove())
+		}
+	}()
+	for _, mb := range sleepSizes {
 		if !only.MatchString(fmt.Sprintf("%d MB", mb)) {
-			results[i] <- result{}
 			continue
 		}
-		go func() { // ends with ctx, or when it has asked after each idle time
-			rows, err := sleepSize(ctx, p, mb)
-			results[i] <- result{rows, err}
-		}()
+		s, err := newSleepers(ctx, p, mb)
+		if err != nil {
+			return latencies(nil), err
+		}
+		sizes = append(sizes, s)
+		if err := s.inUse(ctx); err != nil {
+			return latencies(nil), err
+		}
 	}
+	asking, asked := errgroup.WithContext(ctx)
+	for _, s := range sizes {
+		asking.Go(func() error { return s.afterRests(asked) })
+	}
+	err = asking.Wait()
 	var all latencies
-	for _, r := range results {
-		of := <-r
-		all, err = append(all, of.rows...), errors.Join(err, of.err)
+	for _, s := range sizes {
+		all = append(all, s.rows...)
 	}
 	return all, err
 }
@@ -171,45 +179,64 @@ func newAsked(ctx context.Context, p *testkit.Platform, c *client.Client, name s
 	return s, nil
 }
 
-// sleepSize measures one size. The first row is of requests to a sandbox while it is
-// in use, which is the yardstick. The others are one while it is copied, one of all idle
-// times, and one of each window.
-func sleepSize(ctx context.Context, p *testkit.Platform, mb int) (all latencies, err error) {
-	c, err := p.Client()
-	if err != nil {
+// sleepers are the sandboxes of one size.
+type sleepers struct {
+	mb    int
+	p     *testkit.Platform
+	c     *client.Client
+	those []asked
+	rows  latencies // that of requests in use comes first: it is the yardstick
+}
+
+// newSleepers makes the sandboxes of one size. On an error none is left.
+func newSleepers(ctx context.Context, p *testkit.Platform, mb int) (_ *sleepers, err error) {
+	s := &sleepers{mb: mb, p: p}
+	if s.c, err = p.Client(); err != nil {
 		return nil, err
 	}
-	var those []asked
-	defer func() {
-		for _, s := range those {
-			err = errors.Join(err, s.remove())
-		}
-	}()
 	for i := range *sleepMany {
-		s, err := newAsked(ctx, p, c, fmt.Sprintf("sleep-%d-%d", mb, i), mb)
+		one, err := newAsked(ctx, p, s.c, fmt.Sprintf("sleep-%d-%d", mb, i), mb)
 		if err != nil {
-			return nil, err
+			return nil, errors.Join(err, s.remove())
 		}
-		those = append(those, s)
+		s.those = append(s.those, one)
 	}
-	awake := &series{name: inUseCase(mb)}
+	return s, nil
+}
+
+func (s *sleepers) remove() (err error) {
+	for _, one := range s.those {
+		err = errors.Join(err, one.remove())
+	}
+	return err
+}
+
+// inUse measures requests to a sandbox in use, and while it is copied.
+func (s *sleepers) inUse(ctx context.Context) error {
+	awake := &series{name: inUseCase(s.mb)}
+	during := &series{name: copiedCase(s.mb), against: awake}
+	s.rows = latencies{awake, during}
 	for range times(wakeRounds) {
-		took, err := those[0].request()
+		took, err := s.those[0].request()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		awake.add(took)
 		time.Sleep(lying)
 	}
-	during := &series{name: copiedCase(mb), against: awake}
-	if err := copied(ctx, c, those[0].name, those[0].request, during); err != nil {
-		return nil, err
-	}
-	whole := &series{name: idleCase(mb, 0, idleMost), against: awake}
+	return copied(ctx, s.c, s.those[0].name, s.those[0].request, during)
+}
+
+// afterRests measures a request after every idle time: one row of all, and one of each
+// window.
+func (s *sleepers) afterRests(ctx context.Context) error {
+	awake := s.rows[0]
+	whole := &series{name: idleCase(s.mb, 0, idleMost), against: awake}
 	var windows latencies
 	for from := time.Duration(0); from < idleMost; from += idleWindow {
-		windows = append(windows, &series{name: idleCase(mb, from, from+idleWindow), against: awake})
+		windows = append(windows, &series{name: idleCase(s.mb, from, from+idleWindow), against: awake})
 	}
+	s.rows = slices.Concat(s.rows, latencies{whole}, windows)
 	var idle []time.Duration
 	for at := time.Duration(0); at < idleMost; at += *idleStep {
 		idle = append(idle, at)
@@ -217,31 +244,31 @@ func sleepSize(ctx context.Context, p *testkit.Platform, mb int) (all latencies,
 	rand.Shuffle(len(idle), func(i, j int) { idle[i], idle[j] = idle[j], idle[i] }) //nolint:gosec // G404: any order will do
 	var mu sync.Mutex
 	asking, asked := errgroup.WithContext(ctx)
-	for number, s := range those {
+	for number, one := range s.those {
 		asking.Go(func() error {
-			for i := number; i < len(idle); i += len(those) {
+			for i := number; i < len(idle); i += len(s.those) {
 				at := idle[i]
 				select {
 				case <-asked.Done():
 					return context.Cause(asked)
 				case <-time.After(at):
 				}
-				took, err := s.request()
+				took, err := one.request()
 				if err != nil {
-					return fmt.Errorf("after %v: %w: %s", at, err, p.Tail())
+					return fmt.Errorf("after %v: %w: %s", at, err, s.p.Tail())
 				}
 				mu.Lock()
 				whole.add(took)
 				windows[at/idleWindow].add(took)
 				mu.Unlock()
 				if took > slowest {
-					fmt.Fprintf(os.Stderr, "%d MB, idle for %v: %v\n", mb, at, took)
+					fmt.Fprintf(os.Stderr, "%d MB, idle for %v: %v\n", s.mb, at, took)
 				}
 			}
 			return nil
 		})
 	}
-	return slices.Concat(latencies{awake, during, whole}, windows), asking.Wait()
+	return asking.Wait()
 }
 
 // slowest is what a request may take at most: longer ones are told as they come.
