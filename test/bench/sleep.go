@@ -101,8 +101,8 @@ func sleeps(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err 
 	return all, err
 }
 
-// copied takes snapshots of a sandbox that is asked all the time. A sample is the
-// longest answer during one of them.
+// copied takes snapshots of a sandbox in use, which is asked as often as for the
+// yardstick. A sample is the longest answer during one of them.
 func copied(ctx context.Context, c *client.Client, sandbox string, request func() (time.Duration, error), into *series) error {
 	for range snapshots {
 		taken := make(chan error, 1)
@@ -125,7 +125,7 @@ func copied(ctx context.Context, c *client.Client, sandbox string, request func(
 					return err
 				}
 				done = true
-			default:
+			case <-time.After(lying):
 			}
 		}
 		into.add(longest)
@@ -147,7 +147,7 @@ type asked struct {
 // after each request.
 func newAsked(ctx context.Context, p *testkit.Platform, c *client.Client, name string, mb int) (s asked, err error) {
 	sb, err := c.Create(ctx, doze.Sandbox{
-		Metadata: doze.Metadata{Name: name}, Spec: doze.SandboxSpec{Runtime: doze.Runtime{Memory: roomFor(mb)}},
+		Metadata: doze.Metadata{Name: name}, Spec: doze.SandboxSpec{Runtime: doze.Runtime{Memory: max(roomFor(mb), doze.MemoryDefault)}},
 	}, false)
 	if err != nil {
 		return s, err
