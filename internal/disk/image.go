@@ -14,13 +14,12 @@ import (
 // Image is a read-only root file system in one file, with what its maker says
 // about the process to run in it.
 type Image struct {
-	Ref     string   `json:"ref"`               // what it was made from, in its one spelling
-	Digest  string   `json:"digest"`            // sha256:…; its identity
-	Path    string   `json:"-"`                 // the EROFS file, absolute if the library's directory is
-	Bytes   int64    `json:"bytes"`             // the size of that file
-	Env     []string `json:"env,omitempty"`     // KEY=value
-	User    string   `json:"user,omitempty"`    // name or id, with an optional :group; empty means root
-	WorkDir string   `json:"workDir,omitempty"` // empty means /
+	Ref    string `json:"ref"`    // what it was made from, in its one spelling
+	Digest string `json:"digest"` // sha256:…; its identity
+	Path   string `json:"-"`      // the EROFS file, absolute if the library's directory is
+	Bytes  int64  `json:"bytes"`  // the size of that file
+
+	doze.ImageConfig
 }
 
 // record is the file beside an image. An image without one does not exist.
@@ -29,6 +28,9 @@ type record struct {
 	// Refs are all references that led here, and when each last did. Of two
 	// images of one reference the later counts.
 	Refs map[string]time.Time `json:"refs"`
+	// Configured says that the whole configuration was read. Records of before the
+	// entry point counted have the environment, the user and the directory alone.
+	Configured bool `json:"configured,omitempty"`
 }
 
 // as returns the image under one of its references.
@@ -38,8 +40,8 @@ func (r record) as(ref string) Image {
 	return img
 }
 
-// recordBytesMax keeps a damaged file from filling memory. The environment of
-// an image is the only part of a record that can be long.
+// recordBytesMax keeps a damaged file from filling memory. What an image says about
+// its process is the only part of a record that can be long.
 const recordBytesMax = 1 << 20
 
 const (

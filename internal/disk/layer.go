@@ -182,7 +182,7 @@ func importTar(ctx context.Context, dir string, archive io.Reader, l limits) (_ 
 	if err := t.apply(ctx, in); err != nil {
 		return config{}, err
 	}
-	return config{env: []string{pathDefault}, workDir: "/", bytes: t.bytes()}, nil
+	return config{ImageConfig: doze.ImageConfig{Env: []string{pathDefault}, WorkDir: "/"}, bytes: t.bytes()}, nil
 }
 
 // apply puts the entries of one layer into the tree.

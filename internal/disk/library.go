@@ -167,6 +167,9 @@ func (l *Library) Pin(ctx context.Context, ref string, login *Login, progress fu
 	if err != nil {
 		return "", Image{}, err
 	}
+	if err := l.complete(ctx, p); err != nil {
+		return "", Image{}, err
+	}
 	to := r.remote.Context().Digest(p.digest)
 	img, err := l.ensure(ctx, ref, reference{key: to.Name(), remote: to}.as(login), false, progress)
 	return to.Name(), img, err
@@ -395,6 +398,9 @@ func (l *Library) source(ctx context.Context, r reference, report func(Progress)
 	if err != nil {
 		return Image{}, err
 	}
+	if err := l.complete(ctx, p); err != nil {
+		return Image{}, err
+	}
 	if img, ok, err := l.adopt(r.key, p.digest); ok || err != nil {
 		return img, err
 	}
@@ -403,16 +409,6 @@ func (l *Library) source(ctx context.Context, r reference, report func(Progress)
 		report(Progress{Step: "writing the image", Percent: 95})
 		return c, err
 	})
-}
-
-// config is what the maker of an image says about the process in it. digest,
-// if set, is its identity; otherwise its bytes are.
-type config struct {
-	env     []string
-	user    string
-	workDir string
-	digest  string
-	bytes   int64 // of the files, or 0 for one of our recipes, of which there are a few
 }
 
 // build lets fill put files into an empty directory and makes an image of it.
@@ -445,7 +441,7 @@ func (l *Library) build(ctx context.Context, key string, fill func(ctx context.C
 		c.digest = "sha256:" + sum
 	}
 	return l.commit(file, record{
-		Image: Image{Ref: key, Digest: c.digest, Bytes: size, Env: c.env, User: c.user, WorkDir: c.workDir},
+		Image: Image{Ref: key, Digest: c.digest, Bytes: size, ImageConfig: c.ImageConfig}, Configured: true,
 	})
 }
 
@@ -482,6 +478,30 @@ func (l *Library) adopt(key, digest string) (img Image, ok bool, err error) {
 	return r.Image, true, l.putClaimed(r)
 }
 
+// complete reads the configuration anew of an image whose record is from before all of
+// it counted. Its files stay, and so do sandboxes that have it.
+func (l *Library) complete(ctx context.Context, p *pull) error {
+	hex := strings.TrimPrefix(p.digest, "sha256:")
+	if r, err := readRecord(l.imageDir(), hex); err != nil || r.Configured {
+		return nil // what is missing or damaged is made anew
+	}
+	c, err := p.configure(ctx)
+	if err != nil {
+		return err
+	}
+	unlock, err := l.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := readRecord(l.imageDir(), hex)
+	if err != nil {
+		return nil // somebody has removed it just now
+	}
+	r.ImageConfig, r.Configured = c.ImageConfig, true
+	return errors.Join(l.write(r), l.load())
+}
+
 // putClaimed is put, and claims the image. Preconditions: the library is locked.
 func (l *Library) putClaimed(r record) error {
 	if err := l.put(r); err != nil {
@@ -499,20 +519,28 @@ func (l *Library) put(r record) error {
 		r.Refs = map[string]time.Time{}
 	}
 	r.Refs[r.Ref] = time.Now().UTC()
+	if err := l.write(r); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.images[r.Ref] = r.Image
+	return nil
+}
+
+// write writes the record of an image. Preconditions: the library is locked.
+func (l *Library) write(r record) error {
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write the record of %s: %w", r.Ref, err)
 	}
 	if len(b) > recordBytesMax {
-		return doze.Errorf(doze.Invalid, "the environment of %s is longer than %d bytes", r.Ref, recordBytesMax)
+		return doze.Errorf(doze.Invalid, "what %s says about its process is longer than %d bytes", r.Ref, recordBytesMax)
 	}
 	file := filepath.Join(l.imageDir(), r.hex()+recordSuffix)
 	if err := durable.Replace(file, b, recordMode); err != nil {
 		return fmt.Errorf("write the record of %s: %w", r.Ref, err)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.images[r.Ref] = r.Image
 	return nil
 }
 

@@ -374,7 +374,7 @@ func TestPull(t *testing.T) {
 		t.Fatal(err)
 	}
 	digest, _ := pushed.Digest()
-	want := Image{Ref: h.host + "/team/app:1", Digest: digest.String(), Path: img.Path, Bytes: img.Bytes, Env: []string{"A=b"}, User: "app:app", WorkDir: "/srv"}
+	want := Image{Ref: h.host + "/team/app:1", Digest: digest.String(), Path: img.Path, Bytes: img.Bytes, ImageConfig: doze.ImageConfig{Env: []string{"A=b"}, User: "app:app", WorkDir: "/srv"}}
 	if diff := cmp.Diff(want, img); diff != "" {
 		t.Error(diff)
 	}

@@ -81,7 +81,7 @@ func (r *recipe) cook(ctx context.Context, tree, suite string, report func(Progr
 	if err := tidy(tree, apt, begin); err != nil {
 		return config{}, fmt.Errorf("cook %s: %w", r.name, err)
 	}
-	return config{env: r.env, workDir: "/"}, nil
+	return config{ImageConfig: doze.ImageConfig{Env: r.env, WorkDir: "/"}}, nil
 }
 
 // bootstrap runs mmdebstrap in process and mount namespaces of its own: when

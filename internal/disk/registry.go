@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"runtime"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -123,8 +122,45 @@ func (p *pull) unpack(ctx context.Context, dir string, l limits, report func(Pro
 		}
 		done += manifest.Layers[i].Size
 	}
-	c := file.Config
-	return config{env: c.Env, user: c.User, workDir: c.WorkingDir, digest: p.digest, bytes: tree.bytes()}, nil
+	c, err := p.config(file)
+	c.bytes = tree.bytes()
+	return c, err
+}
+
+// configure asks the registry for the configuration of the image alone.
+func (p *pull) configure(ctx context.Context) (_ config, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, pullTimeout, errPullTimeout)
+	defer cancel()
+	if p.image, err = p.fetch(ctx, p.ref.Context().Digest(p.digest)); err != nil {
+		return config{}, p.explain(err)
+	}
+	manifest, err := p.image.Manifest()
+	if err != nil {
+		return config{}, p.explain(err)
+	}
+	if err := p.weighConfig(manifest); err != nil {
+		return config{}, err
+	}
+	file, err := p.image.ConfigFile()
+	if err != nil {
+		return config{}, p.explain(err)
+	}
+	if err := checkConfig(p.ref.String(), file); err != nil {
+		return config{}, err
+	}
+	return p.config(file)
+}
+
+// config is what the image says of itself.
+func (p *pull) config(file *v1.ConfigFile) (config, error) {
+	raw, err := p.image.RawConfigFile()
+	if err != nil {
+		return config{}, p.explain(err)
+	}
+	c := configOf(*file)
+	c.readRaw(raw)
+	c.digest = p.digest
+	return c, nil
 }
 
 // weigh looks at what a manifest announces, before anything of it is downloaded.
@@ -133,8 +169,8 @@ func (p *pull) weigh(m *v1.Manifest, l limits) error {
 	if n := len(m.Layers); n > l.layers {
 		return invalid(p.ref.String(), "%s has %d layers; at most %d are allowed", p.ref, n, l.layers)
 	}
-	if n := m.Config.Size; n < 0 || n > configBytesMax {
-		return invalid(p.ref.String(), "the manifest of %s has a configuration with a size of %d bytes; at most %d are allowed", p.ref, n, configBytesMax)
+	if err := p.weighConfig(m); err != nil {
+		return err
 	}
 	left := l.bytes
 	for i, d := range m.Layers {
@@ -149,6 +185,14 @@ func (p *pull) weigh(m *v1.Manifest, l limits) error {
 	return nil
 }
 
+// weighConfig is weigh for the configuration alone.
+func (p *pull) weighConfig(m *v1.Manifest) error {
+	if n := m.Config.Size; n < 0 || n > configBytesMax {
+		return invalid(p.ref.String(), "the manifest of %s has a configuration with a size of %d bytes; at most %d are allowed", p.ref, n, configBytesMax)
+	}
+	return nil
+}
+
 // fits looks at what an image says about itself.
 func (p *pull) fits(file *v1.ConfigFile, layers []v1.Layer) error {
 	if file.OS != "linux" || file.Architecture != runtime.GOARCH {
@@ -157,17 +201,7 @@ func (p *pull) fits(file *v1.ConfigFile, layers []v1.Layer) error {
 	if len(file.RootFS.DiffIDs) != len(layers) {
 		return invalid(p.ref.String(), "the configuration of %s has %d diff_ids for %d layers", p.ref, len(file.RootFS.DiffIDs), len(layers))
 	}
-	about := len(file.Config.User) + len(file.Config.WorkingDir)
-	for _, v := range file.Config.Env {
-		about += len(v)
-		if strings.ContainsRune(v, 0) || strings.IndexByte(v, '=') < 1 {
-			return invalid(p.ref.String(), "the environment of %s has %.40q, which is no variable: write NAME=value", p.ref, v)
-		}
-	}
-	if about > recordBytesMax/2 { // the rest is for references, and for how JSON writes all this
-		return invalid(p.ref.String(), "the environment, user and working directory of %s are longer than %d bytes together", p.ref, recordBytesMax/2)
-	}
-	return nil
+	return checkConfig(p.ref.String(), file)
 }
 
 // refuse names an image that cannot be used because of one of its layers. The fault is
