@@ -73,6 +73,11 @@ type ImageShare struct {
 	Status    string `json:"status"`
 }
 
+// BuiltPrefix begins the references of images that the platform built, or that were
+// loaded from an archive. They are in records only: a caller names such an image by its
+// name in the workspace.
+const BuiltPrefix = "built/"
+
 // WorkspaceImage reads a reference to an image of a workspace:
 // [sandbox/]name[:tag]. ok is false for what has another form.
 func WorkspaceImage(ref string) (name, tag string, ok bool) {

@@ -314,11 +314,11 @@ func (r record) namedBy(names map[string]bool) bool {
 	return false
 }
 
-// platform reports whether the image was made or imported on this host.
+// platform reports whether the image was made or imported by the operator of this host.
 func (r record) platform() bool {
 	for ref := range r.Refs {
 		plain, _, _ := strings.Cut(ref, ownerMark)
-		if known, err := parse(plain); err != nil || known.remote == nil {
+		if known, err := parse(plain); err != nil || known.remote == nil && !isBuilt(plain) {
 			return true
 		}
 	}

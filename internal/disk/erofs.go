@@ -35,12 +35,12 @@ var mountPoints = map[string]os.FileMode{
 }
 
 // seal writes the files below tree into one EROFS file and returns its size
-// and its SHA-256 sum. The file is on the disk when it returns.
-func seal(ctx context.Context, tree, file string) (size int64, sum string, err error) {
+// and, if it is wanted, its SHA-256 sum. The file is on the disk when it returns.
+func seal(ctx context.Context, tree, file string, summed bool) (size int64, sum string, err error) {
 	if err := addMountPoints(tree); err != nil {
 		return 0, "", fmt.Errorf("prepare the root: %w", err)
 	}
-	if _, err := run(ctx, nil, "mkfs.erofs", append(sealOptions, file, tree)...); err != nil {
+	if _, err := run(ctx, "mkfs.erofs", append(sealOptions, file, tree)...); err != nil {
 		return 0, "", fmt.Errorf("write the image: %w", err)
 	}
 	f, err := os.OpenFile(file, os.O_RDWR, 0)
@@ -55,7 +55,9 @@ func seal(ctx context.Context, tree, file string) (size int64, sum string, err e
 	if err != nil {
 		return 0, "", fmt.Errorf("write the image: %w", err)
 	}
-	sum, err = checksum(f)
+	if summed {
+		sum, err = checksum(f)
+	}
 	if err := errors.Join(err, f.Chmod(0o444), f.Sync()); err != nil {
 		return 0, "", fmt.Errorf("write the image: %w", err)
 	}
@@ -116,10 +118,10 @@ func addMountPoints(tree string) error {
 const outputMax = 2 << 10
 
 // run runs a program and returns what it printed to its standard output. The
-// program gets a plain environment and extra, and dies with this process.
-func run(ctx context.Context, extra []string, program string, args ...string) ([]byte, error) {
+// program gets a plain environment, and dies with this process.
+func run(ctx context.Context, program string, args ...string) ([]byte, error) {
 	var out, errs bytes.Buffer
-	cmd, err := command(ctx, extra, program, args...)
+	cmd, err := command(ctx, nil, program, args...)
 	if err != nil {
 		return nil, err
 	}

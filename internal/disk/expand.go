@@ -60,12 +60,17 @@ func (s *stretched) Read(b []byte) (int, error) {
 
 // lay applies one layer, and compares it with both of its sums: that of the bytes
 // that the registry sends, and that of the archive in them.
-func lay(ctx context.Context, tree *rootTree, layer v1.Layer, diff v1.Hash, size int64, all *stretch) (err error) {
+func lay(ctx context.Context, tree *rootTree, layer v1.Layer, diff v1.Hash, size int64, all *stretch) error {
 	sent, err := layer.Compressed() // its reader fails if the bytes are not those of the digest
 	if err != nil {
 		return err
 	}
 	defer func() { _ = sent.Close() }()
+	return layFrom(ctx, tree, sent, diff, size, all)
+}
+
+// layFrom is lay for a layer of whose bytes the first sum is compared elsewhere.
+func layFrom(ctx context.Context, tree *rootTree, sent io.Reader, diff v1.Hash, size int64, all *stretch) error {
 	content, done, err := expand(sent)
 	if err != nil {
 		return unreadable(err)

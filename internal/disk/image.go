@@ -31,6 +31,10 @@ type record struct {
 	// Configured says that the whole configuration was read. Records of before the
 	// entry point counted have the environment, the user and the directory alone.
 	Configured bool `json:"configured,omitempty"`
+	// Layers are the digests of the layers that it was made of, unpacked, lowest first,
+	// if it was made of some.
+	Layers []string `json:"layers,omitempty"`
+	Export exported `json:"export,omitzero"` // what it is outside, once it was there
 }
 
 // as returns the image under one of its references.

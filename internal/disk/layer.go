@@ -82,7 +82,7 @@ type rootTree struct {
 	steps int64                                         // of whiteouts that are left
 	room  func(bytes int64) (release func(), err error) // of the disk, for what is about to be written
 	last  *place                                        // the directory of the entry before, still open
-	times map[string]time.Time                          // of directories; set at the end, since what is put into one changes it
+	times map[string]time.Time                          // of directories that may have changed; set at the end, since what is put into one changes it
 }
 
 // A place is an open directory of the tree.
@@ -582,6 +582,9 @@ func (t *rootTree) walk(name string, create bool) (string, error) {
 		case err != nil:
 			return "", err
 		case info.IsDir():
+			if _, known := t.times[next]; !known { // it was there before the first layer
+				t.times[next] = info.ModTime()
+			}
 			at = next
 		case info.Mode().Type() == fs.ModeSymlink:
 			if links++; links > linksMax {

@@ -404,11 +404,7 @@ func (l *Library) source(ctx context.Context, r reference, report func(Progress)
 	if img, ok, err := l.adopt(r.key, p.digest); ok || err != nil {
 		return img, err
 	}
-	return l.build(ctx, r.key, func(ctx context.Context, tree string) (config, error) {
-		c, err := p.unpack(ctx, tree, l.limits, report)
-		report(Progress{Step: "writing the image", Percent: 95})
-		return c, err
-	})
+	return l.download(ctx, r, p, report)
 }
 
 // build lets fill put files into an empty directory and makes an image of it.
@@ -433,7 +429,7 @@ func (l *Library) build(ctx context.Context, key string, fill func(ctx context.C
 	}
 	defer release()
 	file := filepath.Join(work.dir, "image"+imageSuffix)
-	size, sum, err := seal(ctx, tree, file)
+	size, sum, err := seal(ctx, tree, file, c.digest == "")
 	if err != nil {
 		return Image{}, err
 	}
@@ -455,7 +451,7 @@ func (l *Library) commit(file string, r record) (Image, error) {
 	defer unlock()
 	r.Path = filepath.Join(l.imageDir(), r.hex()+imageSuffix)
 	if old, err := readRecord(l.imageDir(), r.hex()); err == nil {
-		r.Refs = old.Refs
+		r.Refs, r.Export = old.Refs, old.Export
 		r.Bytes = old.Bytes // sandboxes may have the old file open: it stays
 	} else if err := os.Rename(file, r.Path); err != nil {
 		return Image{}, fmt.Errorf("keep the image: %w", err)

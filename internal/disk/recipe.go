@@ -265,11 +265,11 @@ func hostApt(ctx context.Context, suite string) (aptSetup, error) {
 			return aptSetup{}, doze.Errorf(doze.Unavailable, "this machine's /etc/os-release names no release: set the suite of the images in the configuration")
 		}
 	}
-	targets, err := run(ctx, nil, "apt-get", "indextargets", "Created-By: Packages")
+	targets, err := run(ctx, "apt-get", "indextargets", "Created-By: Packages")
 	if err != nil {
 		return aptSetup{}, fmt.Errorf("read the package sources: %w", err)
 	}
-	dump, err := run(ctx, nil, "apt-config", "dump", "--format", "%F \"%v\";%n", "Acquire")
+	dump, err := run(ctx, "apt-config", "dump", "--format", "%F \"%v\";%n", "Acquire")
 	if err != nil {
 		return aptSetup{}, fmt.Errorf("read the configuration of apt: %w", err)
 	}

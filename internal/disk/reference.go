@@ -11,7 +11,7 @@ import (
 )
 
 // A reference is what a caller wrote, understood. Exactly one of three things
-// makes its image: a recipe, a registry, or an import that has happened.
+// makes its image: a recipe, a registry, or an import or a build that has happened.
 type reference struct {
 	key    string         // the one spelling under which the library keeps it
 	recipe *recipe        // of an image of ours
@@ -46,10 +46,14 @@ var (
 
 // parse understands [registry/]path[:tag][@digest]. The registry is optional
 // only for images of ours and for imported ones: a bare name never means one
-// particular registry of the world.
+// particular registry of the world. It knows the references of images that were built
+// too, which control lets no caller write.
 func parse(s string) (reference, error) {
 	if len(s) > doze.ImageMax {
 		return reference{}, invalid(s, "an image reference has at most %d characters", doze.ImageMax)
+	}
+	if isBuilt(s) {
+		return reference{key: s}, nil
 	}
 	rest, digest, pinned := strings.Cut(s, "@")
 	if pinned && !digestForm.MatchString(digest) {

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -76,55 +77,90 @@ func (p *pull) fetch(ctx context.Context, ref name.Reference) (v1.Image, error) 
 	)
 }
 
-// unpack downloads the layers and applies them, lowest first.
-func (p *pull) unpack(ctx context.Context, dir string, l limits, report func(Progress)) (_ config, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, pullTimeout, errPullTimeout)
-	defer cancel()
+// A shipment is an image of a registry whose small files are here.
+type shipment struct {
+	manifest *v1.Manifest
+	file     *v1.ConfigFile
+	layers   []v1.Layer
+}
+
+// open reads what describes the image, and refuses one that cannot be used.
+func (p *pull) open(ctx context.Context, l limits) (s shipment, err error) {
 	// The image of resolve is tied to a context that has ended. By its digest
 	// it is the same one, whatever happened to the tag.
 	if p.image, err = p.fetch(ctx, p.ref.Context().Digest(p.digest)); err != nil {
-		return config{}, p.explain(err)
+		return s, p.explain(err)
 	}
-	manifest, err := p.image.Manifest()
-	if err != nil {
-		return config{}, p.explain(err)
+	if s.manifest, err = p.image.Manifest(); err != nil {
+		return s, p.explain(err)
 	}
-	if err := p.weigh(manifest, l); err != nil {
-		return config{}, err
+	if err := p.weigh(s.manifest, l); err != nil {
+		return s, err
 	}
-	layers, err := p.image.Layers()
-	if err != nil {
-		return config{}, p.explain(err)
+	if s.layers, err = p.image.Layers(); err != nil {
+		return s, p.explain(err)
 	}
-	file, err := p.image.ConfigFile()
-	if err != nil {
-		return config{}, p.explain(err)
+	if s.file, err = p.image.ConfigFile(); err != nil {
+		return s, p.explain(err)
 	}
-	if err := p.fits(file, layers); err != nil {
-		return config{}, err
-	}
+	return s, p.fits(s.file, s.layers)
+}
 
-	tree, err := openTree(dir, l)
+// download makes the image of a pull. Layers that an earlier pull of the same repository
+// brought, lowest first, are taken from there. The others are downloaded.
+func (l *Library) download(ctx context.Context, r reference, p *pull, report func(Progress)) (_ Image, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, pullTimeout, errPullTimeout)
+	defer cancel()
+	s, err := p.open(ctx, l.limits)
 	if err != nil {
-		return config{}, err
+		return Image{}, err
 	}
-	tree.room = p.o.room()
-	defer func() { err = errors.Join(err, p.explain(tree.Close())) }()
+	c, err := p.config(s.file)
+	if err != nil {
+		return Image{}, err
+	}
+	made := record{Image: Image{Ref: r.key, Digest: p.digest, ImageConfig: c.ImageConfig}, Configured: true}
+	for _, diff := range s.file.RootFS.DiffIDs {
+		made.Layers = append(made.Layers, diff.String())
+	}
+	under, n, err := l.longest(made.Layers, len(made.Layers), r.shares)
+	if err != nil {
+		return Image{}, err
+	}
+	return l.compose(ctx, made, under, n, func(t *rootTree) error { return p.lay(ctx, t, s, n, report) })
+}
+
+// lay downloads and applies all layers but the lowest n.
+func (p *pull) lay(ctx context.Context, t *rootTree, s shipment, n int, report func(Progress)) error {
 	var total, done int64
-	for _, d := range manifest.Layers {
+	for _, d := range s.manifest.Layers[n:] {
 		total += d.Size
 	}
 	all := &stretch{left: expansion(total)}
-	for i, layer := range layers {
-		report(Progress{Step: fmt.Sprintf("layer %d of %d", i+1, len(layers)), Percent: int(90 * float64(done) / float64(max(total, 1)))})
-		if err := lay(ctx, tree, layer, file.RootFS.DiffIDs[i], manifest.Layers[i].Size, all); err != nil {
-			return config{}, p.explain(p.refuse(err, i+1))
+	for i, layer := range s.layers[n:] {
+		report(Progress{Step: fmt.Sprintf("layer %d of %d", n+i+1, len(s.layers)), Percent: int(90 * float64(done) / float64(max(total, 1)))})
+		size := s.manifest.Layers[n+i].Size
+		if err := lay(ctx, t, layer, s.file.RootFS.DiffIDs[n+i], size, all); err != nil {
+			return p.explain(p.refuse(err, n+i+1))
 		}
-		done += manifest.Layers[i].Size
+		done += size
 	}
-	c, err := p.config(file)
-	c.bytes = tree.bytes()
-	return c, err
+	report(Progress{Step: "writing the image", Percent: 95})
+	return nil
+}
+
+// shares reports whether an image came from the repository of r, with the same
+// credentials. Then the registry has shown its layers to the caller.
+func (r reference) shares(of record) bool {
+	_, mine, _ := strings.Cut(r.key, ownerMark)
+	for key := range of.Refs {
+		plain, owner, _ := strings.Cut(key, ownerMark)
+		known, err := parse(plain)
+		if err == nil && known.remote != nil && owner == mine && known.remote.Context().Name() == r.remote.Context().Name() {
+			return true
+		}
+	}
+	return false
 }
 
 // configure asks the registry for the configuration of the image alone.
