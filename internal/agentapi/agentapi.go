@@ -23,7 +23,7 @@ import (
 
 const (
 	// Version is what this build speaks.
-	Version = 3
+	Version = 4
 	// VersionHeader has it, in decimal.
 	VersionHeader = "Doze-Agent-Version"
 	// Prefix is before the paths that are for the node alone.
@@ -59,6 +59,12 @@ var (
 	// once CollectLogs would have something.
 	CollectLogs = Call{Method: http.MethodGet, Path: Prefix + "logs", Since: 3} // answers Collected
 	AwaitLogs   = Call{Method: http.MethodGet, Path: Prefix + "logs/new", Since: 3}
+	// BeginImage runs the program of the image, and its health check. It does so once
+	// in the life of a machine: a repetition does nothing.
+	BeginImage = Call{Method: http.MethodPost, Path: Prefix + "image", Since: 4} // takes Image
+	// AwaitImage has the parameter "after", which is ImageState.Change of the answer
+	// before, or 0. It answers once something is different.
+	AwaitImage = Call{Method: http.MethodGet, Path: Prefix + "image", Since: 4} // answers ImageState
 
 	// AskHealth and those after it are what users may ask as well. The public API
 	// has their shapes.
@@ -70,7 +76,7 @@ var (
 // Calls is the table.
 var Calls = []Call{
 	AskState, TellWoken, Identify, SetVariables, Quiesce, Unpack, Stop, PrepareDrive, ServeDrive, DropDrive, CollectLogs, AwaitLogs,
-	AskHealth, StartProcess, ResumeArchive,
+	BeginImage, AwaitImage, AskHealth, StartProcess, ResumeArchive,
 }
 
 // State is whether the sandbox may sleep, and how deep.
@@ -155,4 +161,39 @@ type Chunk struct {
 	Process string `json:"process"`
 	Stream  string `json:"stream"` // stdout or stderr
 	Text    string `json:"text"`
+}
+
+// Image is what the image of a sandbox says about its process.
+type Image struct {
+	// Program is a program with its arguments, which runs without a shell; empty means
+	// that there is none.
+	Program    []string     `json:"program,omitempty"`
+	StopSignal int          `json:"stopSignal,omitempty"` // 0 means SIGTERM
+	Health     *HealthCheck `json:"health,omitempty"`
+}
+
+// HealthCheck is how the process of an image is checked. A number that is 0 has the
+// default of the agent.
+type HealthCheck struct {
+	Test                []string `json:"test"` // CMD and a program with its arguments, or CMD-SHELL and a line
+	IntervalMillis      int64    `json:"intervalMillis,omitempty"`
+	TimeoutMillis       int64    `json:"timeoutMillis,omitempty"`
+	StartPeriodMillis   int64    `json:"startPeriodMillis,omitempty"`
+	StartIntervalMillis int64    `json:"startIntervalMillis,omitempty"`
+	Retries             int      `json:"retries,omitempty"`
+}
+
+// ImageState is how the process of an image is.
+type ImageState struct {
+	Change int64 `json:"change"` // grows
+	// Status is running, completed, failed, stopped or killed, as of every process, or
+	// empty without one.
+	Status   string `json:"status,omitempty"`
+	ExitCode int    `json:"exitCode,omitempty"`
+	Restarts int    `json:"restarts,omitempty"`
+	Message  string `json:"message,omitempty"` // why it could not be started
+	// Health is starting, healthy or unhealthy, or empty if nothing is checked.
+	Health string `json:"health,omitempty"`
+	Output string `json:"output,omitempty"` // the end of what the last check wrote
+	At     int64  `json:"at,omitempty"`     // of the change, in milliseconds since 1970
 }

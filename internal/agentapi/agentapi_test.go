@@ -79,17 +79,22 @@ func use(ctx context.Context, c agentapi.Client) map[agentapi.Call]any {
 		return out
 	}
 	return map[agentapi.Call]any{
-		agentapi.AskState:      either(c.State(ctx)),
-		agentapi.TellWoken:     c.Woken(ctx),
-		agentapi.Identify:      either(c.IdentifyFirst(ctx, agentapi.Identity{Hostname: "box", Env: []string{"A=b"}})),
-		agentapi.SetVariables:  c.SetVariables(ctx, agentapi.Variables{Env: []string{"NO_PROXY=a"}}),
-		agentapi.Quiesce:       either(c.Quiesce(ctx, 10*time.Second)),
-		agentapi.Unpack:        c.Unpack(ctx, strings.NewReader("tar")),
-		agentapi.Stop:          c.Stop(ctx),
-		agentapi.PrepareDrive:  either(c.PrepareDrive(ctx, agentapi.Mount{ID: "one", Path: "/mnt"})),
-		agentapi.DropDrive:     c.DropDrive(ctx, "one"),
-		agentapi.CollectLogs:   either(c.Collect(ctx, 16)),
-		agentapi.AwaitLogs:     c.AwaitLogs(ctx, 16),
+		agentapi.AskState:     either(c.State(ctx)),
+		agentapi.TellWoken:    c.Woken(ctx),
+		agentapi.Identify:     either(c.IdentifyFirst(ctx, agentapi.Identity{Hostname: "box", Env: []string{"A=b"}})),
+		agentapi.SetVariables: c.SetVariables(ctx, agentapi.Variables{Env: []string{"NO_PROXY=a"}}),
+		agentapi.Quiesce:      either(c.Quiesce(ctx, 10*time.Second)),
+		agentapi.Unpack:       c.Unpack(ctx, strings.NewReader("tar")),
+		agentapi.Stop:         c.Stop(ctx),
+		agentapi.PrepareDrive: either(c.PrepareDrive(ctx, agentapi.Mount{ID: "one", Path: "/mnt"})),
+		agentapi.DropDrive:    c.DropDrive(ctx, "one"),
+		agentapi.CollectLogs:  either(c.Collect(ctx, 16)),
+		agentapi.AwaitLogs:    c.AwaitLogs(ctx, 16),
+		agentapi.BeginImage: c.BeginImage(ctx, agentapi.Image{
+			Program: []string{"serve", "-v"}, StopSignal: 2,
+			Health: &agentapi.HealthCheck{Test: []string{"CMD", "check"}, IntervalMillis: 1, TimeoutMillis: 2, StartPeriodMillis: 3, StartIntervalMillis: 4, Retries: 5},
+		}),
+		agentapi.AwaitImage:    either(c.AwaitImage(ctx, 16)),
 		agentapi.AskHealth:     c.Healthy(ctx),
 		agentapi.StartProcess:  c.StartProcess(ctx, map[string]string{"name": "app"}),
 		agentapi.ResumeArchive: c.ResumeArchive(ctx),
@@ -121,6 +126,11 @@ func TestVersions(t *testing.T) {
 	}
 	latest := maps.Clone(want[2])
 	latest[agentapi.CollectLogs] = agentapi.Collected{Lost: 3, Chunks: []agentapi.Chunk{{At: 17, Process: "app", Stream: "stdout", Text: "hello\n"}}}
+	want = append(want, latest)
+	latest = maps.Clone(latest)
+	latest[agentapi.AwaitImage] = agentapi.ImageState{
+		Change: 17, Status: "failed", ExitCode: 1, Restarts: 2, Message: "no such program", Health: "unhealthy", Output: "refused", At: 1795600000000,
+	}
 	want = append(want, latest)
 	if len(want) != agentapi.Version+1 {
 		t.Fatalf("what agents of %d versions answer is known, want %d", len(want), agentapi.Version+1)
@@ -171,6 +181,7 @@ func TestRequests(t *testing.T) {
 	slices.Sort(agent.asked)
 	want := []string{
 		"DELETE /doze/drives/{id} ",
+		"GET /doze/image?after=16 ",
 		"GET /doze/keepalive ",
 		"GET /doze/logs/new?after=16 ",
 		"GET /doze/logs?after=16 ",
@@ -179,6 +190,7 @@ func TestRequests(t *testing.T) {
 		`POST /doze/drives {"id":"one","path":"/mnt","uid":null,"gid":null}`,
 		"POST /doze/files tar",
 		`POST /doze/identity {"hostname":"box","env":["A=b"]}`,
+		`POST /doze/image {"program":["serve","-v"],"stopSignal":2,"health":{"test":["CMD","check"],"intervalMillis":1,"timeoutMillis":2,"startPeriodMillis":3,"startIntervalMillis":4,"retries":5}}`,
 		`POST /doze/quiesce {"stopTimeoutSeconds":10}`,
 		"POST /doze/stop ",
 		`POST /doze/variables {"env":["NO_PROXY=a"]}`,

@@ -26,6 +26,8 @@ const (
 	// collectedMax is the same for output: an agent sends 128 KiB of text at most,
 	// of which each byte may be six in JSON.
 	collectedMax = 1 << 20
+	// imageStateMax is the same for how the process of an image is.
+	imageStateMax = 64 << 10
 	// bootPoll is the pause between attempts to reach an agent that starts.
 	bootPoll = 2 * time.Millisecond
 	// excerpt is how much of a refusal is repeated, in bytes.
@@ -137,6 +139,18 @@ func (c Client) Collect(ctx context.Context, after int64) (out Collected, err er
 // AwaitLogs waits until a process has written something after a stamp.
 func (c Client) AwaitLogs(ctx context.Context, after int64) error {
 	return c.send(ctx, AwaitLogs.after(after), nil, answerMax, nil)
+}
+
+// BeginImage has the agent run the program of the image.
+func (c Client) BeginImage(ctx context.Context, in Image) error {
+	return c.call(ctx, BeginImage, in, nil)
+}
+
+// AwaitImage waits until the process of the image is not as it was in the answer
+// with that change; 0 is for none.
+func (c Client) AwaitImage(ctx context.Context, change int64) (out ImageState, err error) {
+	err = c.send(ctx, AwaitImage.after(change), nil, imageStateMax, &out)
+	return out, err
 }
 
 // after returns the call with a stamp.
