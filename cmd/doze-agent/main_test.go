@@ -3,9 +3,11 @@ package main
 import (
 	"archive/tar"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net"
 	"net/http"
@@ -204,6 +206,44 @@ func TestFirstProcess(t *testing.T) {
 	}
 	if _, err := os.Stat(bye); err != nil {
 		t.Errorf("the process was not asked to end: %v", err)
+	}
+}
+
+// TestStopSignals: told to stop, the first process asks the program of the image by its own
+// signal, and all others by SIGTERM, also those that left their session.
+func TestStopSignals(t *testing.T) {
+	t.Parallel()
+	url, _ := boot(t, `exec "$1" -listen "$2"`)
+	dir := t.TempDir()
+	said := func(name string) string {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	loop := func(name string) string {
+		file := filepath.Join(dir, name)
+		return fmt.Sprintf(`trap 'echo INT >>%[1]s; exit 0' INT; trap 'echo TERM >>%[1]s; exit 0' TERM; echo up >>%[1]s; while :; do sleep 0.01; done`, file)
+	}
+	begin, err := json.Marshal(map[string]any{"program": []string{"/bin/sh", "-c", loop("image")}, "stopSignal": 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	call(t, "POST", url+"/doze/image", string(begin))
+	shell(t, url, "setsid sh -c \""+loop("daemon")+"\" >/dev/null 2>&1 &")
+	for deadline := time.Now().Add(patience); said("image") == "" || said("daemon") == ""; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the processes do not begin")
+		}
+	}
+	if status, _ := call(t, "POST", url+"/doze/stop", ""); status != http.StatusOK {
+		t.Errorf("stop is answered by %d", status)
+	}
+	for name, want := range map[string]string{"image": "up\nINT\n", "daemon": "up\nTERM\n"} {
+		if got := said(name); got != want {
+			t.Errorf("%s says %q, want %q", name, got, want)
+		}
 	}
 }
 

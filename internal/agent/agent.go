@@ -14,6 +14,7 @@ import (
 	"github.com/dozehq/doze/internal/agent/account"
 	"github.com/dozehq/doze/internal/agent/child"
 	"github.com/dozehq/doze/internal/agent/drive"
+	"github.com/dozehq/doze/internal/agent/entrypoint"
 	"github.com/dozehq/doze/internal/agent/environ"
 	"github.com/dozehq/doze/internal/agent/etc"
 	"github.com/dozehq/doze/internal/agent/export"
@@ -75,6 +76,7 @@ type Agent struct {
 	files     *file.Calls
 	trees     *tree.Calls
 	calls     *process.Calls
+	entry     *entrypoint.Entrypoint
 	monitors  *port.Monitors
 	archives  *export.Exporter
 	tools     *tool.Set
@@ -105,6 +107,7 @@ func New(cfg Config) *Agent {
 	a.files = file.New(at, who, a.uploads)
 	a.trees = tree.New(at, a.files, a.uploads.Temp)
 	a.calls = process.NewCalls(a.processes)
+	a.entry = entrypoint.New(a.processes, start)
 	a.monitors = port.New(a.processes)
 	a.archives = export.New(version, cfg.Root, a.processes, a.terminals, a.vars)
 	a.tools = tool.New(at, a.files, a.processes, a.vars)
@@ -145,6 +148,7 @@ func (a *Agent) Run(ctx context.Context, ln net.Listener) error {
 	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
+	a.entry.Close()
 	a.terminals.Close()
 	a.processes.Close(grace) // ends their streams, too
 	hangUp()                 // for those that would go on for ever

@@ -50,6 +50,7 @@ GET|POST /mcp
 GET /doze/keepalive
 GET /doze/logs
 GET /doze/logs/new
+GET|POST /doze/image
 POST /doze/files
 POST /doze/identity
 POST /doze/variables

@@ -29,7 +29,7 @@ func (a *Agent) routes() route.Table {
 		row("DELETE", "/", route.Answer(a.system.Welcome)),
 		row("PATCH", "/", route.Answer(a.system.Welcome)),
 		row("GET", "/openapi.json", route.Raw[route.Bytes, route.Bytes](manual.Serve)),
-		row("GET", "/health", route.Answer(a.system.Health)),
+		row("GET", "/health", route.Answer(a.health)),
 		row("POST", "/upgrade", route.Raw[system.UpgradeRequest, system.UpgradeAnswer](a.system.Upgrade)),
 		row("POST", "/environment/reload", route.Answer(a.vars.Reload)),
 
@@ -94,6 +94,8 @@ func (a *Agent) routes() route.Table {
 		route.Private(agentapi.DropDrive, route.Answer(a.mounts.Drop).Serve),
 		route.Private(agentapi.CollectLogs, route.Answer(a.calls.Collect).Serve),
 		route.Private(agentapi.AwaitLogs, route.Answer(a.calls.Await).Serve),
+		route.Private(agentapi.BeginImage, route.Accept(a.entry.Begin).Serve),
+		route.Private(agentapi.AwaitImage, route.Answer(a.entry.Await).Serve),
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze/internal/agent/netstate"
+	"github.com/dozehq/doze/internal/agent/system"
 	"github.com/dozehq/doze/internal/agentapi"
 )
 
@@ -26,6 +27,13 @@ func (a *Agent) state(*http.Request, string) (agentapi.State, error) {
 		s.KeptAgo = &ago
 	}
 	return s, nil
+}
+
+// health says how the agent is, and the process of the image, if that is checked.
+func (a *Agent) health(r *http.Request, arg string) (system.Health, error) {
+	h, err := a.system.Health(r, arg)
+	h.HealthCheck = a.entry.Health()
+	return h, err
 }
 
 // stop is called by the host before it ends the sandbox. It asks everything to

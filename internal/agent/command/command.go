@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -41,14 +42,66 @@ type Spec struct {
 	MaxRestarts       int               `json:"maxRestarts"` // negative means no limit
 	KeepAlive         bool              `json:"keepAlive"`
 	Stdin             bool              `json:"stdin"`
+
+	// Image has what an image says besides, of the process that it has; nil for all
+	// others. No caller can say it.
+	Image *Image `json:"-"`
+}
+
+// Image is how the process of an image runs.
+type Image struct {
+	Argv       []string       // runs without a shell
+	StopSignal syscall.Signal // asks it to end; 0 means SIGTERM
+}
+
+// restartsMax is how often in a row the process of an image fails until it is not
+// started again. With its pauses that takes five minutes.
+const restartsMax = 10
+
+// ForImage returns how the process of an image runs: it starts again when it fails.
+func ForImage(i Image) Spec {
+	return Spec{Name: doze.EntrypointProcess, Command: Quote(i.Argv), RestartOnFailure: true, MaxRestarts: restartsMax, Image: &i}
+}
+
+// fill makes c, which has its name and no command, the process of an image. The rest of c
+// is as its caller wants it.
+func (c *Spec) fill(image *Spec) {
+	c.Command, c.Image = image.Command, image.Image
+	if !c.RestartOnFailure {
+		c.RestartOnFailure, c.MaxRestarts = image.RestartOnFailure, image.MaxRestarts
+	}
+}
+
+// StopSignal is what asks the process to end.
+func (c *Spec) StopSignal() syscall.Signal {
+	if c.Image == nil || c.Image.StopSignal == 0 {
+		return syscall.SIGTERM
+	}
+	return c.Image.StopSignal
+}
+
+// Quote writes a program and its arguments as a line for a shell that means the same.
+func Quote(argv []string) string {
+	words := make([]string, len(argv))
+	for i, word := range argv {
+		words[i] = word
+		if word == "" || strings.Trim(word, plain) != "" {
+			words[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // Parse reads and checks the body of POST /process and fills in the
-// name. Every error is Invalid.
-func Parse(b []byte, env environ.List) (Spec, error) {
+// name. A body with the name of the process of the image, and without a command, means
+// that process; image is nil if there is none. Every error is Invalid.
+func Parse(b []byte, env environ.List, image *Spec) (Spec, error) {
 	c, p, err := body.Unchecked[Spec](b)
 	if err != nil {
 		return c, err
+	}
+	if image != nil && c.Name == image.Name && c.Command == "" {
+		c.fill(image)
 	}
 	c.Complete(env, &p)
 	return c, p.Err()

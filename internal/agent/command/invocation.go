@@ -7,6 +7,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/agent/environ"
+	"github.com/dozehq/doze/internal/agent/mistake"
 )
 
 // Invocation is a way to run a command.
@@ -20,8 +21,12 @@ type Invocation struct {
 // own, the quickest first. The last one is a shell, unless the image has none and
 // c needs none. The error is Unprocessable and says that there is none.
 func (c *Spec) Invocations(dir string, given environ.List) ([]Invocation, error) {
-	shell := given.Shell("bash", "sh")
 	env := given.With(c.Env)
+	if c.Image != nil {
+		only, err := Program(c.Image.Argv, dir, env)
+		return []Invocation{only}, err
+	}
+	shell := given.Shell("bash", "sh")
 	if shell == "" {
 		if only, ok := direct(c.Command, dir, "sh", env); ok {
 			return []Invocation{only}, nil
@@ -40,6 +45,20 @@ func (c *Spec) Invocations(dir string, given environ.List) ([]Invocation, error)
 		return []Invocation{first, last}, nil
 	}
 	return []Invocation{last}, nil
+}
+
+// Program returns how a program runs in dir with its arguments, without a shell. The
+// error is Unprocessable and says that the image has no such program.
+func Program(argv []string, dir string, env environ.List) (Invocation, error) {
+	name := argv[0]
+	if strings.Contains(name, "/") && !filepath.IsAbs(name) {
+		name = dir + "/" + name
+	}
+	file := env.Look(name)
+	if file == "" {
+		return Invocation{}, doze.Errorf(doze.Unprocessable, "could not execute command '%s' because there is no program '%s' in the sandbox", mistake.Clip(Quote(argv)), mistake.Clip(argv[0]))
+	}
+	return Invocation{file, argv, env}, nil
 }
 
 const (

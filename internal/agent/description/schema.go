@@ -87,6 +87,7 @@ func schemas() *openapi.Schemas {
 			reflect.TypeFor[system.Greeting]():      "Welcome",
 			reflect.TypeFor[system.Health]():        "SandboxHealth",
 			reflect.TypeFor[system.LastUpgrade]():   "SandboxUpgrade",
+			reflect.TypeFor[system.Check]():         "SandboxHealthCheck",
 			reflect.TypeFor[system.UpgradeAnswer](): "UpgradeResponse",
 			reflect.TypeFor[environ.Reloaded]():     "ReloadedVariables",
 			reflect.TypeFor[file.Write]():           "FileRequest",
@@ -146,6 +147,12 @@ func schemas() *openapi.Schemas {
 	s.Members = map[string]openapi.Schema{
 		"SandboxError.error": {OneOf: []*openapi.Schema{{Type: "string", Description: "what is wrong, and what to do"}, platform}},
 
+		"SandboxHealth.healthCheck":   says("of the image; absent without one, and once its process is over"),
+		"SandboxHealthCheck.status":   words("starting", "healthy", "unhealthy"),
+		"SandboxHealthCheck.failures": says("in a row"),
+		"SandboxHealthCheck.exitCode": says("of the last check; -1 if it did not end by itself"),
+		"SandboxHealthCheck.output":   says("the end of what the last check wrote"),
+
 		"File.permissions":          says("octal, such as 644"),
 		"File.size":                 says("bytes"),
 		"File.lastModified":         {Format: "date-time"},
@@ -172,7 +179,7 @@ func schemas() *openapi.Schemas {
 		"FileEvent.op":          says("CREATE, WRITE, REMOVE, RENAME or CHMOD; empty with an error"),
 		"FileEvent.error":       nullful,
 
-		"ProcessRequest.command":           says("a program with arguments, or a command of the shell"),
+		"ProcessRequest.command":           says("a program with arguments, or a command of the shell; empty with the name entrypoint, for the process of the image"),
 		"ProcessRequest.name":              {Description: "to find the process by; unique among those that run", MaxLength: 256},
 		"ProcessRequest.workingDir":        says("where it starts; the working directory of the image otherwise"),
 		"ProcessRequest.env":               says("variables besides those of the sandbox"),

@@ -305,6 +305,9 @@ func (x *Exporter) Quiesce(w http.ResponseWriter, r *http.Request, _ string) err
 	ran := slices.Clone(all) // an export says all of it
 	for i := range ran {
 		ran[i].Env = x.vars.Given().Apart(ran[i].Env)
+		if ran[i].Image != nil {
+			ran[i].Command = "" // its name alone starts it again
+		}
 	}
 	processes, err := json.Marshal(ran)
 	if err != nil {

@@ -78,7 +78,7 @@ func (c *Calls) Run(w http.ResponseWriter, r *http.Request, _ string) error {
 	if err != nil {
 		return err
 	}
-	cmd, err := command.Parse(b, c.table.start.Vars.List())
+	cmd, err := command.Parse(b, c.table.start.Vars.List(), c.table.image.Load())
 	if err != nil {
 		return err
 	}

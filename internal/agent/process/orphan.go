@@ -24,10 +24,30 @@ func (t *Table) Dismiss(ctx context.Context, hangUp func()) (asked []string) {
 		hangUp()
 		return asked
 	}
-	_ = syscall.Kill(-1, syscall.SIGTERM) // ESRCH: there are none
+	t.askOthers()
 	hangUp()
 	awaitOrphans(ctx, 0) // before their output is closed: it would end them
 	return asked
+}
+
+// askOthers asks everything in the sandbox to end, but for the groups of processes that
+// another signal asks: they have got theirs.
+func (t *Table) askOthers() {
+	asked := map[int]bool{}
+	for _, p := range t.List() {
+		if p.StopSignal() != syscall.SIGTERM && p.ended.Load() == 0 {
+			asked[p.leader()] = true
+		}
+	}
+	if len(asked) == 0 {
+		_ = syscall.Kill(-1, syscall.SIGTERM) // ESRCH: there are none
+		return
+	}
+	for _, other := range proc.Root.Tasks() {
+		if other.PID != os.Getpid() && !asked[other.Group] {
+			_ = syscall.Kill(other.PID, syscall.SIGTERM) // it may have just ended
+		}
+	}
 }
 
 // awaitOrphans waits until this process is the only one, and until then sends sig

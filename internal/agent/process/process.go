@@ -22,8 +22,16 @@ import (
 	"github.com/dozehq/doze/internal/agent/pump"
 )
 
-// restartDelay keeps a command that fails at once from spinning.
-const restartDelay = time.Second
+const (
+	// restartDelay keeps a command that fails at once from spinning. For the process of
+	// an image it doubles with each failure in a row, up to restartDelayMax.
+	restartDelay    = time.Second
+	restartDelayMax = time.Minute
+	doublingsMax    = 6
+	// steady is how long the process of an image runs until its failures before do not
+	// count any more.
+	steady = time.Minute
+)
 
 // Status is how a process looks from outside.
 type Status string
@@ -85,6 +93,7 @@ type Process struct {
 	ended atomic.Int64  // unix nanoseconds; 0 while it runs
 	late  atomic.Bool   // its lifetime was over before it
 
+	attempts  chan struct{}  // of the process of an image: holds a token after it started again
 	stdinTurn chan struct{}  // holds a token while nobody writes to stdin; nil without one
 	pumps     sync.WaitGroup // the ones of all attempts
 
@@ -97,6 +106,7 @@ type Process struct {
 	startedAt   time.Time    // guarded by mu
 	completedAt time.Time    // guarded by mu
 	restarted   int          // guarded by mu
+	failures    int          // guarded by mu: in a row
 	awake       bool         // guarded by mu: the sandbox must not sleep
 	stdinClosed bool         // guarded by mu
 	carrying    []*pump.Pump // guarded by mu: of all attempts
@@ -108,6 +118,9 @@ func newProcess(c command.Spec, out *output.Output, start *child.Launcher) (*Pro
 	p := &Process{Spec: c, out: out, start: start, done: make(chan struct{}), awake: c.KeepAlive}
 	if c.RestartOnFailure {
 		p.halt = make(chan struct{})
+	}
+	if c.Image != nil {
+		p.attempts = make(chan struct{}, 1)
 	}
 	if c.Stdin {
 		p.stdinTurn = make(chan struct{}, 1)
@@ -190,19 +203,21 @@ func (p *Process) again(a *attempt) bool {
 		_ = a.stdin.Close() // nobody reads it any more
 	}
 	n := p.restarted + 1
-	if s != failed || !p.Restarts(p.restarted) {
+	tried, pause := p.tried()
+	if s != failed || !p.Restarts(tried) {
 		p.over(s, a.Status)
 		p.mu.Unlock()
 		return false
 	}
+	p.failures++
 	p.mu.Unlock()
 
 	most := strconv.Itoa(p.MaxRestarts)
 	if p.MaxRestarts < 0 {
 		most = "unlimited"
 	}
-	p.out.Write(output.Stdout, fmt.Appendf(nil, "\n[Process failed with exit code %d. Attempting restart %d/%s...]\n", code, n, most))
-	delay := time.NewTimer(restartDelay)
+	p.out.Write(output.Stdout, fmt.Appendf(nil, "\n[Process failed with exit code %d. Attempting restart %d/%s...]\n", code, tried+1, most))
+	delay := time.NewTimer(pause)
 	defer delay.Stop()
 	select {
 	case <-delay.C:
@@ -224,7 +239,23 @@ func (p *Process) again(a *attempt) bool {
 	p.restarted = n
 	p.mu.Unlock()
 	p.begin(next)
+	select {
+	case p.attempts <- struct{}{}: // never of those whose channel is nil
+	default:
+	}
 	return true
+}
+
+// tried returns how many restarts count, and the pause before the next one.
+// Preconditions: mu is held.
+func (p *Process) tried() (n int, pause time.Duration) {
+	if p.Image == nil {
+		return p.restarted, restartDelay
+	}
+	if time.Since(p.startedAt) >= steady {
+		p.failures = 0
+	}
+	return p.failures, min(restartDelay<<min(p.failures, doublingsMax), restartDelayMax)
 }
 
 // over notes the end, and how the last attempt ended: until then nobody is told a
@@ -287,6 +318,12 @@ func (p *Process) abandon() {
 		pump.Close()
 	}
 }
+
+// Done is closed when the process is over and will not start again.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Attempts has a token after each time that the process of an image started again.
+func (p *Process) Attempts() <-chan struct{} { return p.attempts }
 
 // runs returns what the process was started with, unless it is over.
 func (p *Process) runs() (c command.Spec, ok bool) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,6 +39,8 @@ type Table struct {
 	budget *output.Budget
 	feed   output.Feed // what the host collects
 	tasks  sync.WaitGroup
+	image  atomic.Pointer[command.Spec] // the process of the image; nil without one
+	begun  func(*Process)               // told of each start of that; set before the first
 
 	mu     sync.Mutex
 	all    []*Process      // guarded by mu, in the order of their start
@@ -56,6 +59,13 @@ func New(start child.Launcher, dir string) *Table {
 	}
 	t.budget = output.NewBudget(max(budgetMin, memory.Total()/100*budgetShare), t.forgetOutput)
 	return t
+}
+
+// SetImage makes c the process of the image, which callers may start again. It does not
+// start it. begun is called for each start, and must not wait.
+func (t *Table) SetImage(c command.Spec, begun func(*Process)) {
+	t.begun = begun
+	t.image.Store(&c)
 }
 
 // Start starts a process. The name belongs to it from here on until it ends.
@@ -100,7 +110,10 @@ func (t *Table) Start(c command.Spec) (*Process, error) {
 		})
 	}()
 	if t.closed || t.frozen {
-		_ = p.finish(syscall.SIGTERM, Stopped) // it ended in time
+		_ = p.finish(p.StopSignal(), Stopped) // it ended in time
+	}
+	if p.Image != nil {
+		t.begun(p)
 	}
 	return p, nil
 }
@@ -182,17 +195,21 @@ func (t *Table) LastKeepAlive() (n int, last time.Time) {
 }
 
 // Stop asks the process of an identifier, and its group, to end.
-func (t *Table) Stop(id string) error { return t.finish(id, syscall.SIGTERM, Stopped) }
-
-// Kill ends the process of an identifier, and its group, at once.
-func (t *Table) Kill(id string) error { return t.finish(id, syscall.SIGKILL, Killed) }
-
-func (t *Table) finish(id string, sig syscall.Signal, s Status) error {
+func (t *Table) Stop(id string) error {
 	p, err := t.Find(id)
 	if err != nil {
 		return err
 	}
-	return p.finish(sig, s)
+	return p.finish(p.StopSignal(), Stopped)
+}
+
+// Kill ends the process of an identifier, and its group, at once.
+func (t *Table) Kill(id string) error {
+	p, err := t.Find(id)
+	if err != nil {
+		return err
+	}
+	return p.finish(syscall.SIGKILL, Killed)
 }
 
 // Shut starts no process any more.
@@ -205,7 +222,7 @@ func (t *Table) Shut() {
 // ask tells every process to stop, and returns the names of those that run.
 func (t *Table) ask() (names []string) {
 	for _, p := range t.List() {
-		if p.finish(syscall.SIGTERM, Stopped) == nil { // else it is over
+		if p.finish(p.StopSignal(), Stopped) == nil { // else it is over
 			names = append(names, p.Name)
 		}
 	}

@@ -116,6 +116,19 @@ type Health struct {
 
 	WakeCount int       `json:"wakeCount"` // wakes from disk
 	LastWake  doze.Time `json:"lastWake,omitzero"`
+
+	// HealthCheck is how the health check of the image went; nil if there is none, or
+	// its process is over.
+	HealthCheck *Check `json:"healthCheck,omitempty"`
+}
+
+// Check is how the health check of an image went.
+type Check struct {
+	Status   string    `json:"status"`   // starting, healthy or unhealthy
+	Failures int       `json:"failures"` // in a row
+	ExitCode int       `json:"exitCode"` // of the last one; -1 if it did not end by itself
+	Output   string    `json:"output"`   // the end of what the last one wrote
+	At       doze.Time `json:"at,omitzero"`
 }
 
 // Health says that the agent answers, and which one it is.
