@@ -32,6 +32,8 @@ type Order struct {
 	// IPTables lets root inside change the network and its filter rules, Tun the
 	// network and its tun devices. They are those of the snapshot in From.
 	IPTables, Tun bool
+	// NoEntrypoint leaves out the program of the image, and its health check.
+	NoEntrypoint bool
 	// Volumes are what it has besides its own files; none if it goes on from a
 	// snapshot.
 	Volumes []Volume
@@ -72,8 +74,9 @@ func SecretPlace(workspace string) string { return "routing/" + workspace }
 
 // Pinned is an image of a registry that a node has.
 type Pinned struct {
-	Ref   string // by its digest
-	Bytes int64  // that it takes
+	Ref    string // by its digest
+	Bytes  int64  // that it takes
+	Config doze.ImageConfig
 }
 
 // Status is what a node knows about a sandbox at this moment.
@@ -83,6 +86,9 @@ type Status struct {
 	LastUsed time.Time // the end of the last use, or now while InUse
 	InUse    bool      // a request, stream, socket or keepAlive process is there
 	Setback  *Setback  // the last one; nil if there was none
+	// Entrypoint is what the image says about its process, and how that was when the
+	// sandbox was last awake; nil if the image says nothing.
+	Entrypoint *doze.Entrypoint
 }
 
 // Setback is a return of a sandbox to its last checkpoint, since its processes had

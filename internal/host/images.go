@@ -82,13 +82,15 @@ func (h *Host) openImages(ctx context.Context) (err error) {
 // fetchImage has an image here, pulled if it is not there yet.
 func (h *Host) fetchImage(ctx context.Context, ref string, login *fleet.Login) (node.Image, error) {
 	image, err := h.images.EnsureFor(ctx, ref, diskLogin(login), showProgress(h.o.Output, ref))
-	return node.Image{Path: image.Path, Env: image.Env, User: image.User, WorkDir: image.WorkDir}, err
+	config := image.ImageConfig
+	config.Labels = nil // records of sandboxes need none
+	return node.Image{Path: image.Path, ImageConfig: config}, err
 }
 
 // pinImage has what a reference means now.
 func (h *Host) pinImage(ctx context.Context, ref string, login *fleet.Login) (fleet.Pinned, error) {
 	pinned, image, err := h.images.Pin(ctx, ref, diskLogin(login), showProgress(h.o.Output, ref))
-	return fleet.Pinned{Ref: pinned, Bytes: image.Bytes}, err
+	return fleet.Pinned{Ref: pinned, Bytes: image.Bytes, Config: image.ImageConfig}, err
 }
 
 // storedImages is what images take of the disk.

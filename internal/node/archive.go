@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agentapi"
 	"github.com/dozehq/doze/internal/durable"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/machine"
@@ -167,7 +168,7 @@ func (n *Node) unpacked(ctx context.Context, b *Box) {
 		if err := b.agent().ResumeArchive(ctx); err != nil {
 			slog.Error("resume after an archive", "sandbox", b.order.UID, "err", err)
 		}
-		n.relaunch(ctx, b)
+		n.relaunch(ctx, b, false)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -195,7 +196,7 @@ func (n *Node) Unarchive(ctx context.Context, o fleet.Order) error {
 		return err
 	}
 	defer release()
-	n.relaunch(ctx, b)
+	n.relaunch(ctx, b, true)
 	return nil
 }
 
@@ -239,7 +240,7 @@ func (n *Node) unpack(ctx context.Context, b *Box, o fleet.Order) (err error) {
 	if err := n.rebuild(ctx, b, o, &u); err != nil {
 		return err
 	}
-	n.relaunch(ctx, b)
+	n.relaunch(ctx, b, true)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.move(doze.Unpacked, "") // or it is being deleted
@@ -256,6 +257,9 @@ func (n *Node) rebuild(ctx context.Context, b *Box, o fleet.Order, u *undo) (err
 	own := was
 	own.ID, own.Dir, own.Agent, own.Env = o.UID, n.machineDir(o.UID), n.Agent, bootEnvironment(b.made.image, n.Nameservers, was.Tun)
 	n.assign(b, own)
+	b.mu.Lock()
+	b.entry.last = agentapi.ImageState{} // another machine counts anew
+	b.mu.Unlock()
 	m, err := n.boot(ctx, b, o, u)
 	if err != nil {
 		return err
@@ -279,10 +283,14 @@ func (n *Node) rebuild(ctx context.Context, b *Box, o fleet.Order, u *undo) (err
 }
 
 // relaunch starts the processes that were noted, and forgets them and the
-// archive. One that cannot be started is reported, and the others are started.
+// archive. One that cannot be started is reported, and the others are started. On a fresh
+// machine the program of the image begins whether it ran or not, as after every boot.
 // Preconditions: the turn is held, or the box is.
-func (n *Node) relaunch(ctx context.Context, b *Box) {
+func (n *Node) relaunch(ctx context.Context, b *Box, fresh bool) {
 	uid := b.order.UID
+	if fresh {
+		n.beginProgram(ctx, b)
+	}
 	raw, err := os.ReadFile(n.processesName(uid))
 	if errors.Is(err, fs.ErrNotExist) {
 		return // none were noted
@@ -295,6 +303,9 @@ func (n *Node) relaunch(ctx context.Context, b *Box) {
 		slog.Error("the processes of an archive are lost", "sandbox", uid, "err", err)
 	}
 	for _, p := range all {
+		if fresh && p["name"] == doze.EntrypointProcess && p["command"] == "" {
+			continue // it has begun
+		}
 		delete(p, "waitForCompletion") // nobody does
 		delete(p, "waitForPorts")
 		if err := b.agent().StartProcess(ctx, p); err != nil {

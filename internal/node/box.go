@@ -32,6 +32,7 @@ type Box struct {
 	made  made      // guarded by the turn
 	rules *rules    // has a lock of its own, which is never held with mu
 	logs  collector // its output, on the way to the logbook
+	entry program   // the program of its image
 	conns *conn.Set // has a lock of its own
 
 	mu         sync.Mutex
@@ -65,6 +66,7 @@ func (n *Node) newBox(o fleet.Order, c machine.Config, phase doze.Phase) *Box {
 	b.conns = conn.New(b.life.Context, reach{b})
 	b.sinking = newSinking(b)
 	b.logs.b = b
+	b.entry.b, b.entry.since = b, now
 	return b
 }
 
@@ -142,6 +144,7 @@ func (b *Box) move(on doze.Trigger, message string) error {
 	b.n.ledger.settle(&b.order, next)
 	b.serveDrives()
 	b.logs.serve()
+	b.entry.serve()
 	b.sinking.arm()
 	b.report(message, false)
 	return nil
@@ -188,5 +191,6 @@ func (b *Box) status() fleet.Status {
 	if b.checkpoint.back != nil {
 		s.Setback = new(b.checkpoint.back.Setback)
 	}
+	s.Entrypoint = b.entry.shown()
 	return s
 }

@@ -40,21 +40,22 @@ var orderFields = map[string]struct {
 	later   []string // fields that follow from it, see configFields
 	without string   // why it becomes none
 }{
-	"UID":       {config: []string{"ID", "Dir"}},
-	"Name":      {config: []string{"Hostname"}},
-	"Workspace": {without: "the node counts by it"},
-	"Region":    {without: "a process inside reads it in a variable"},
-	"Image":     {later: []string{"Root", "Env"}},
-	"Login":     {without: "the node pulls the image with it"},
-	"Memory":    {config: []string{"Memory", "CPUs"}},
-	"Env":       {without: "the agent gets it when it is identified"},
-	"Grace":     {without: "the node waits for it when a sandbox ends"},
-	"IPTables":  {config: []string{"IPTables"}},
-	"Tun":       {config: []string{"Tun"}, later: []string{"Env"}},
-	"Volumes":   {later: []string{"Volumes"}},
-	"Network":   {without: "the host obeys it outside of the machine"},
-	"Authority": {without: "the agent gets its certificate when it is identified"},
-	"From":      {later: []string{"From"}},
+	"UID":          {config: []string{"ID", "Dir"}},
+	"Name":         {config: []string{"Hostname"}},
+	"Workspace":    {without: "the node counts by it"},
+	"Region":       {without: "a process inside reads it in a variable"},
+	"Image":        {later: []string{"Root", "Env"}},
+	"Login":        {without: "the node pulls the image with it"},
+	"Memory":       {config: []string{"Memory", "CPUs"}},
+	"Env":          {without: "the agent gets it when it is identified"},
+	"Grace":        {without: "the node waits for it when a sandbox ends"},
+	"IPTables":     {config: []string{"IPTables"}},
+	"Tun":          {config: []string{"Tun"}, later: []string{"Env"}},
+	"NoEntrypoint": {without: "the node then does not tell the agent of the program of the image"},
+	"Volumes":      {later: []string{"Volumes"}},
+	"Network":      {without: "the host obeys it outside of the machine"},
+	"Authority":    {without: "the agent gets its certificate when it is identified"},
+	"From":         {later: []string{"From"}},
 }
 
 // TestOrderReachesConfig: nobody adds a field to an order that no configuration has, or

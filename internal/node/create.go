@@ -52,6 +52,9 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 	if b.made, err = n.plan(ctx, o); err != nil {
 		return err
 	}
+	b.mu.Lock()
+	b.entry.of(&b.made.image, &b.order)
+	b.mu.Unlock()
 	u.push(func() error { return os.RemoveAll(n.dir(o.UID)) })
 	leave, err := n.births.enter(ctx, o.Workspace)
 	if err != nil {
@@ -65,6 +68,9 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 	}
 	if err := n.inhabit(ctx, b, o, m); err != nil {
 		return err
+	}
+	if o.From == "" { // else its memory has the program
+		n.beginProgram(ctx, b)
 	}
 	// A crash after this line leaves a sandbox that is adopted.
 	if err := n.commit(ctx, b, doze.Running); err != nil {

@@ -168,6 +168,33 @@ func TestLogs(t *testing.T) {
 	})
 }
 
+// TestLogsOfAdopted: a new node goes on with the output of a sandbox that never slept, though
+// nobody looks at its log.
+func TestLogsOfAdopted(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		said := h.talks()
+		o := h.options()
+		h.withLogs(&o)
+		p := h.startWith(o)
+		if err := p.Create(t.Context(), order("a")); err != nil {
+			t.Fatal(err)
+		}
+		h.set(func() { h.holds["a"] = 1 }) // it stays awake
+		p.stop()
+		p = h.startWith(o)
+		said.write("on\n")
+		time.Sleep(5 * time.Second)
+		stamp, err := o.Logbook.Stamp(t.Context(), "a")
+		if err != nil || stamp != said.last {
+			t.Errorf("the newest line that is stored is of %d, not of %d, %v", stamp, said.last, err)
+		}
+		if err := p.Delete(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 // TestLogsOfFlood: a sandbox that always writes has its output collected at a rate, and
 // the node asks it no more often than that.
 func TestLogsOfFlood(t *testing.T) {

@@ -67,7 +67,8 @@ type host struct {
 	closed   []string             // mounts that were closed
 	lag      time.Duration        // of the bucket of drives
 	free     int64
-	images   []fleet.DiskUse // on the disk; set before a node starts
+	images   []fleet.DiskUse  // on the disk; set before a node starts
+	image    doze.ImageConfig // of every image; set before a node starts
 }
 
 func newHost(t *testing.T) *host {
@@ -75,7 +76,8 @@ func newHost(t *testing.T) *host {
 	h := &host{
 		Fake: machinetest.NewFake(), shelf: newShelf(), t: t, dir: t.TempDir(),
 		leases: map[string]bool{}, networks: map[string]*doze.Network{}, issuers: map[string]string{}, trusted: map[string]string{}, platform: map[string][]string{}, failing: map[string]error{}, holds: map[string]int{}, ended: map[string]time.Time{}, changed: map[string]string{}, env: map[string][]string{}, asked: map[string][]string{}, free: 1 << 30,
-		app: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") },
+		image: doze.ImageConfig{Env: []string{"A=image", "B=image"}, User: "app", WorkDir: "/srv"},
+		app:   func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") },
 	}
 	if err := os.WriteFile(filepath.Join(h.dir, imageFile), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -188,7 +190,7 @@ func (h *host) options() node.Options {
 		Dir: filepath.Join(h.dir, "sandboxes"), Snapshots: filepath.Join(h.dir, "snapshots"), Agent: "agent", Driver: h.Fake,
 		CheckImage: func(string) error { return nil },
 		Image: func(context.Context, string, *fleet.Login) (node.Image, error) {
-			return node.Image{Path: filepath.Join(h.dir, imageFile), Env: []string{"A=image", "B=image"}, User: "app", WorkDir: "/srv"}, h.fails("image")
+			return node.Image{Path: filepath.Join(h.dir, imageFile), ImageConfig: h.image}, h.fails("image")
 		},
 		ReleaseImage: func(string) {}, HoldImage: func(string) {},
 		Images: func() ([]fleet.DiskUse, error) { return slices.Clone(h.images), nil },

@@ -14,10 +14,9 @@ import (
 
 // Image is what a sandbox is made of.
 type Image struct {
-	Path    string   // file of the read-only root file system
-	Env     []string // KEY=value
-	User    string   // whom its processes run as: a name or an id, with an optional :group; empty means root
-	WorkDir string   // where they start; empty means /
+	Path string // file of the read-only root file system
+
+	doze.ImageConfig
 }
 
 // Options are the settings of a node and what it builds sandboxes with.

@@ -192,6 +192,7 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	r.Config.GoBack = n.GoBack               // whatever it was before the restart
 	b := n.newBox(r.Order.order(), r.Config, doze.Standby)
 	b.made.image = r.Image
+	b.entry.of(&r.Image, &b.order)
 	b.checkpoint.adopt(r)
 	n.openDrives(b, savedMounts(r.Drives))
 	switch {
@@ -316,6 +317,8 @@ func (n *Node) install(b *Box) error {
 	n.ledger.settle(&b.order, b.state.Phase())
 	b.report(b.state.Message(), false)
 	b.serveDrives()
+	b.logs.serve()
+	b.entry.serve()
 	b.sinking.arm()
 	return n.put(b)
 }

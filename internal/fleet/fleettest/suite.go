@@ -428,7 +428,7 @@ func pins(b *bench) {
 	if pinned.Ref == "" || pinned.Bytes == 0 {
 		b.Errorf("it is pinned as %+v", pinned)
 	}
-	if again, err := b.PinImage(ctx, b.private, &Login); err != nil || again != pinned {
+	if again, err := b.PinImage(ctx, b.private, &Login); err != nil || again.Ref != pinned.Ref {
 		b.Errorf("again it is pinned as %+v, %v, and not as %+v", again, err, pinned)
 	}
 	_, err = b.PinImage(ctx, b.private, nil)
