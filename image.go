@@ -1,6 +1,7 @@
 package doze
 
 import (
+	"encoding/json"
 	"strings"
 )
 
@@ -46,6 +47,27 @@ type ImageTag struct {
 	Size      int64  `json:"size"`  // bytes
 	CreatedAt Time   `json:"createdAt,omitzero"`
 	UpdatedAt Time   `json:"updatedAt,omitzero"`
+	// Config is what the image says about its process. Lists are without.
+	Config *ImageConfig `json:"config,omitempty"`
+}
+
+// Limits of what the record of an image has of what its versions say.
+const (
+	ImageConfigMax  = 4 << 10 // bytes of JSON of one tag
+	ImageConfigsMax = 20      // tags, those that moved last
+)
+
+// Recorded is the configuration as the record of an image has it: one that is too long is
+// without its labels, then without its variables. It is nil if there is nothing left.
+func (c ImageConfig) Recorded() *ImageConfig {
+	for _, shorten := range []func(){func() {}, func() { c.Labels = nil }, func() { c.Env = nil }} {
+		shorten()
+		raw, err := json.Marshal(c)
+		if err == nil && len(raw) <= ImageConfigMax && string(raw) != "{}" {
+			return &c
+		}
+	}
+	return nil
 }
 
 // ImageBuilt is the status of every image: it is there.

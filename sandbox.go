@@ -1,6 +1,7 @@
 package doze
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -51,11 +52,13 @@ type Sandbox struct {
 
 // Observed is what the platform knows and a caller cannot set.
 type Observed struct {
-	Archive        *Archive `json:"archive,omitempty"` // of the last time that it was archived
-	Events         []Event  `json:"events,omitempty"`
-	ExpiresIn      *int64   `json:"expiresIn,omitempty"` // seconds; nil without a deadline
-	LastUsedAt     Time     `json:"lastUsedAt,omitzero"`
-	NodeGeneration string   `json:"nodeGeneration,omitempty"`
+	Archive *Archive `json:"archive,omitempty"` // of the last time that it was archived
+	// Entrypoint is the process of its image; nil if the image says nothing of one.
+	Entrypoint     *Entrypoint `json:"entrypoint,omitempty"`
+	Events         []Event     `json:"events,omitempty"`
+	ExpiresIn      *int64      `json:"expiresIn,omitempty"` // seconds; nil without a deadline
+	LastUsedAt     Time        `json:"lastUsedAt,omitzero"`
+	NodeGeneration string      `json:"nodeGeneration,omitempty"`
 	// Recovery is the last return to a checkpoint; nil if there was none.
 	Recovery *Recovery `json:"recovery,omitempty"`
 	State    string    `json:"state,omitempty"`
@@ -119,20 +122,31 @@ type Port struct {
 var (
 	envNameForm   = formOf(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
 	portProtocols = []string{"HTTP", "TCP", "UDP", "TLS"} // the first is the default
-	extraArgKeys  = []string{ExtraIPTables, ExtraNFS, ExtraTun}
+	extraArgKeys  = []string{ExtraEntrypoint, ExtraIPTables, ExtraNFS, ExtraTun}
 )
 
 // Keys of [Runtime.ExtraArgs], and what one of them is if the sandbox has it.
 const (
-	ExtraIPTables = "iptables"
-	ExtraNFS      = "nfs"
-	ExtraTun      = "tun"
-	extraOn       = "enabled"
-	extraOff      = "disabled"
+	ExtraEntrypoint = "entrypoint" // the program of the image runs
+	ExtraIPTables   = "iptables"
+	ExtraNFS        = "nfs"
+	ExtraTun        = "tun"
+	extraOn         = "enabled"
+	extraOff        = EntrypointDisabled
 )
 
+// ExtraDefault is the extra argument of this key in a sandbox whose caller said nothing.
+func ExtraDefault(key string) string {
+	if key == ExtraEntrypoint {
+		return extraOn
+	}
+	return extraOff
+}
+
 // Has reports whether the extra argument of this key is enabled.
-func (r *Runtime) Has(key string) bool { return r.ExtraArgs[key] == extraOn }
+func (r *Runtime) Has(key string) bool {
+	return cmp.Or(r.ExtraArgs[key], ExtraDefault(key)) == extraOn
+}
 
 // Default fills in what a caller left out and the spec gives a default for.
 func (s *Sandbox) Default(region string) {

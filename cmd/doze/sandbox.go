@@ -41,6 +41,7 @@ func (a *app) create() *cobra.Command {
 		ports            []int
 		memory           int
 		ifNotExists      bool
+		noEntrypoint     bool
 		rules            ruleFlags
 	)
 	cmd := &cobra.Command{
@@ -64,6 +65,9 @@ func (a *app) create() *cobra.Command {
 			}
 			if err := rules.apply(cmd.Flags(), a.in, &s.Spec); err != nil {
 				return err
+			}
+			if noEntrypoint {
+				s.Spec.Runtime.ExtraArgs = map[string]string{doze.ExtraEntrypoint: doze.EntrypointDisabled}
 			}
 			for _, p := range ports {
 				s.Spec.Runtime.Ports = append(s.Spec.Runtime.Ports, doze.Port{Target: p})
@@ -92,6 +96,7 @@ func (a *app) create() *cobra.Command {
 	f.IntSliceVar(&ports, "port", nil, "port that the sandbox serves; repeatable")
 	f.StringVar(&s.Spec.Runtime.TTL, "ttl", "", "delete the sandbox after this `time`, such as 30m, 24h or 7d")
 	f.StringVar(&s.Metadata.ExternalID, "external-id", "", "your own `identifier`, for searches")
+	f.BoolVar(&noEntrypoint, "no-entrypoint", false, "do not run the program of the image")
 	f.BoolVar(&ifNotExists, "if-not-exists", false, "if the sandbox exists, print it")
 	rules.add(a, cmd)
 	return cmd
@@ -212,15 +217,28 @@ func (a *app) printSandbox(s doze.Sandbox) error {
 }
 
 func sandboxRows(all ...doze.Sandbox) [][]string {
-	rows := [][]string{{"NAME", "STATUS", "STATE", "IMAGE", "MEMORY", "LAST USED", "URL", extra + "CREATED", extra + "REGION", extra + "LABELS", extra + "EXTERNAL ID"}}
+	rows := [][]string{{"NAME", "STATUS", "STATE", "IMAGE", "MEMORY", "LAST USED", "URL", extra + "CREATED", extra + "REGION", extra + "LABELS", extra + "EXTERNAL ID", extra + "ENTRYPOINT"}}
 	for _, s := range all {
 		r := s.Spec.Runtime
 		rows = append(rows, []string{
 			s.Metadata.Name, s.Status, s.State, r.Image, strconv.Itoa(int(r.Memory)), moment(s.LastUsedAt), s.Metadata.URL,
-			moment(s.Metadata.CreatedAt), s.Spec.Region, joined(s.Metadata.Labels), s.Metadata.ExternalID,
+			moment(s.Metadata.CreatedAt), s.Spec.Region, joined(s.Metadata.Labels), s.Metadata.ExternalID, entrypoint(s.Entrypoint),
 		})
 	}
 	return rows
+}
+
+// entrypoint is how the program of an image is, in a word or two.
+func entrypoint(e *doze.Entrypoint) string {
+	switch {
+	case e == nil:
+		return ""
+	case e.Health == "":
+		return e.Status
+	case e.Status == "":
+		return e.Health
+	}
+	return e.Status + ", " + e.Health
 }
 
 // envMap is envs for a command.

@@ -105,6 +105,7 @@ func (s *Server) bare(sb store.Sandbox, by seen) doze.Sandbox {
 	if ok && st.Phase.Status() == sb.Phase.Status() {
 		out.State = st.Phase.State()
 	}
+	out.Entrypoint = st.Entrypoint
 	if st.Setback != nil {
 		out.Recovery = &doze.Recovery{At: doze.Time{Time: st.Setback.At}, CheckpointAt: doze.Time{Time: st.Setback.Checkpoint}}
 	}

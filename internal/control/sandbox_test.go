@@ -397,7 +397,32 @@ func TestMaskIsNoValue(t *testing.T) {
 	}
 }
 
-// TestUpdateEndsNothing: a deadline that has passed is a mistake.
+// TestEntrypoint: a sandbox says how the program of its image is, and a client may send
+// that back.
+func TestEntrypoint(t *testing.T) {
+	t.Parallel()
+	p := planetest.Start(t, false)
+	p.Create(`{"metadata":{"name":"a"}}`)
+	if w := p.Do("GET", "/sandboxes/a", ""); strings.Contains(w.Body.String(), "entrypoint") {
+		t.Errorf("one whose image says nothing says %s", w.Body)
+	}
+	p.Node.With("a", func(_ string, m *planetest.Machine) {
+		m.Entry = &doze.Entrypoint{Status: "running", Health: "unhealthy", HealthOutput: "refused", RestartCount: 2, Ports: []string{"80/tcp"}}
+	})
+	const says = `"entrypoint":{"status":"running","restartCount":2,"health":"unhealthy","healthOutput":"refused","ports":["80/tcp"]}`
+	shown := p.Do("GET", "/sandboxes/a", "").Body.String()
+	for name, body := range map[string]string{
+		"it": shown, "the list": p.Do("GET", "/sandboxes", "").Body.String(), "an update": p.Do("PUT", "/sandboxes/a", shown).Body.String(),
+	} {
+		if !strings.Contains(body, says) {
+			t.Errorf("%s does not say %s: %s", name, says, body)
+		}
+	}
+	if orders := p.Node.Orders(); len(orders) != 1 || len(orders[0].Env) != 0 {
+		t.Errorf("ordered %+v", orders)
+	}
+}
+
 // TestRecovery: a sandbox that went back to a checkpoint says when, wherever it is
 // shown, and a client may send that back.
 func TestRecovery(t *testing.T) {
@@ -423,6 +448,7 @@ func TestRecovery(t *testing.T) {
 	})
 }
 
+// TestUpdateEndsNothing: a deadline that has passed is a mistake.
 func TestUpdateEndsNothing(t *testing.T) {
 	t.Parallel()
 	planetest.InBubble(t, func(p *planetest.Platform) {
@@ -724,13 +750,14 @@ func TestList(t *testing.T) {
 func TestExtraArgs(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		args          string
-		iptables, tun bool
+		args                 string
+		iptables, tun, entry bool
 	}{
-		"none":     {`{}`, false, false},
-		"disabled": {`{"iptables":"disabled","nfs":"disabled","tun":"disabled"}`, false, false},
-		"iptables": {`{"iptables":"enabled"}`, true, false},
-		"both":     {`{"iptables":"enabled","tun":"enabled"}`, true, true},
+		"none":       {`{}`, false, false, true},
+		"disabled":   {`{"iptables":"disabled","nfs":"disabled","tun":"disabled"}`, false, false, true},
+		"iptables":   {`{"iptables":"enabled"}`, true, false, true},
+		"both":       {`{"iptables":"enabled","tun":"enabled","entrypoint":"enabled"}`, true, true, true},
+		"no program": {`{"entrypoint":"disabled"}`, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -739,12 +766,16 @@ func TestExtraArgs(t *testing.T) {
 				p.Create(`{"metadata":{"name":"a"},"spec":{"runtime":{"extraArgs":` + tt.args + `}}}`)
 				planetest.Want[planetest.Sandbox](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"memory":2048}}}`)
 				planetest.Want[any](p, 400, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"extraArgs":{"nfs":"enabled"}}}}`)
+				for value, allowed := range map[string]bool{"enabled": tt.entry, "disabled": !tt.entry, "off": false} {
+					status := map[bool]int{true: 200, false: 400}[allowed]
+					planetest.Want[any](p, status, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"extraArgs":{"entrypoint":"`+value+`"}}}}`)
+				}
 				orders := p.Node.Orders()
 				if len(orders) != 2 {
 					t.Fatalf("%d orders", len(orders))
 				}
 				for _, o := range orders {
-					if o.IPTables != tt.iptables || o.Tun != tt.tun {
+					if o.IPTables != tt.iptables || o.Tun != tt.tun || o.NoEntrypoint == tt.entry {
 						t.Errorf("ordered %+v", o)
 					}
 				}

@@ -22,7 +22,7 @@ func schemas() openapi.Schemas {
 		},
 		Members: members(),
 		Unset: []string{
-			"archive", "expiresIn", "nodeGeneration", "recovery", "versions", "SnapshotSource.deleted",
+			"archive", "entrypoint", "expiresIn", "nodeGeneration", "recovery", "versions", "SnapshotSource.deleted",
 		},
 		// Of what is replaced whole. What a caller may change in part has no
 		// members that are needed each time.
@@ -47,6 +47,12 @@ func members() map[string]openapi.Schema {
 		"Observed.status":    statuses(),
 		"Observed.state":     api.Words(doze.Running.State(), doze.Standby.State()),
 		"Observed.expiresIn": api.Text("in seconds"),
+
+		"Entrypoint.status":       api.Text("running, completed, failed, stopped or killed; disabled if the caller wants none; absent while nobody knows"),
+		"Entrypoint.message":      api.Text("why it could not be started"),
+		"Entrypoint.health":       api.Words("starting", "healthy", "unhealthy"),
+		"Entrypoint.healthOutput": api.Text("the end of what the last check wrote"),
+		"Entrypoint.ports":        api.Text("that the image exposes, as in 80/tcp"),
 
 		"SandboxUsage.status": statuses(),
 		"SandboxUsage.state":  api.Words(doze.Running.State(), doze.Standby.State()),

@@ -116,7 +116,7 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 		}
 	}
 	for k, v := range now.ExtraArgs {
-		if _, ok := was.ExtraArgs[k]; !ok && v != "disabled" {
+		if _, ok := was.ExtraArgs[k]; !ok && v != doze.ExtraDefault(k) {
 			p.Add("spec.runtime.extraArgs."+api.Clip(k), "cannot be changed: create another sandbox")
 		}
 	}

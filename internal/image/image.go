@@ -114,6 +114,9 @@ func (s *Server) listImages(ctx context.Context, _ *http.Request) ([]doze.Image,
 	list := make([]doze.Image, len(all))
 	for i, one := range all {
 		list[i] = imageView(workspace, one)
+		for at := range list[i].Spec.Tags {
+			list[i].Spec.Tags[at].Config = nil
+		}
 	}
 	return list, err
 }
@@ -213,7 +216,8 @@ func setTag(i *doze.Image, name string, pinned fleet.Pinned, now doze.Time) erro
 		i.Metadata.CreatedAt = now
 	}
 	i.Metadata.UpdatedAt = now
-	made := doze.ImageTag{Name: name, Image: pinned.Ref, Size: pinned.Bytes, CreatedAt: now, UpdatedAt: now}
+	made := doze.ImageTag{Name: name, Image: pinned.Ref, Size: pinned.Bytes, CreatedAt: now, UpdatedAt: now, Config: pinned.Config.Recorded()}
+	defer forgetConfigs(i)
 	if at := slices.IndexFunc(i.Spec.Tags, func(t doze.ImageTag) bool { return t.Name == name }); at >= 0 {
 		made.CreatedAt = i.Spec.Tags[at].CreatedAt
 		i.Spec.Tags[at] = made
@@ -224,6 +228,18 @@ func setTag(i *doze.Image, name string, pinned fleet.Pinned, now doze.Time) erro
 	}
 	i.Spec.Tags = append(i.Spec.Tags, made)
 	return nil
+}
+
+// forgetConfigs leaves the configuration to the tags that moved last.
+func forgetConfigs(i *doze.Image) {
+	tags := make([]*doze.ImageTag, len(i.Spec.Tags))
+	for at := range i.Spec.Tags {
+		tags[at] = &i.Spec.Tags[at]
+	}
+	slices.SortStableFunc(tags, func(a, b *doze.ImageTag) int { return b.UpdatedAt.Compare(a.UpdatedAt.Time) })
+	for _, t := range tags[min(doze.ImageConfigsMax, len(tags)):] {
+		t.Config = nil
+	}
 }
 
 // deleteImage removes an image, or one of its tags. What was made of it runs on,

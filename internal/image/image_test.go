@@ -1,6 +1,7 @@
 package image_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -94,6 +95,38 @@ func TestImagesOfAWorkspace(t *testing.T) {
 		planetest.Want[any](p, 404, "GET", "/images/sandbox/own-app", "")
 		if all := planetest.Want[[]doze.Image](p, 200, "GET", "/images", ""); len(all) != 0 {
 			t.Errorf("%+v", all)
+		}
+	})
+}
+
+// TestImagesShowTheirConfiguration: one image says what its versions say about their
+// process, of those that moved last. A list does not.
+func TestImagesShowTheirConfiguration(t *testing.T) {
+	t.Parallel()
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		config := doze.ImageConfig{Entrypoint: []string{"/start"}, Ports: []string{"80/tcp"}, Labels: map[string]string{"a": "b"}, StopSignal: "SIGINT"}
+		p.Node.Mu.Lock()
+		p.Node.Config = config
+		p.Node.Mu.Unlock()
+		for n := range doze.ImageConfigsMax + 2 {
+			planetest.After(time.Second)
+			planetest.Want[any](p, 200, "POST", "/images", fmt.Sprintf(`{"name":"own-app:%d","image":"hub.test/app:%d"}`, n, n))
+		}
+		i := planetest.Want[doze.Image](p, 200, "GET", "/images/sandbox/own-app", "")
+		for n, tag := range i.Spec.Tags {
+			if got := tag.Config; (got != nil) != (n >= 2) || got != nil && !cmp.Equal(*got, config) {
+				t.Errorf("%s says %+v", tag.Name, got)
+			}
+		}
+		for _, tag := range planetest.Want[[]doze.Image](p, 200, "GET", "/images", "")[0].Spec.Tags {
+			if tag.Config != nil {
+				t.Errorf("in a list, %s says %+v", tag.Name, tag.Config)
+			}
+		}
+		// It is no label of a sandbox, and no port that its caller named.
+		if sb := p.Create(imaged("own-app:21")); len(sb.Metadata.Labels)+len(sb.Spec.Runtime.Ports) != 0 {
+			t.Errorf("a sandbox of it has %+v and %+v", sb.Metadata.Labels, sb.Spec.Runtime.Ports)
 		}
 	})
 }

@@ -379,6 +379,21 @@ class EgressPolicy:
 
 
 @dataclass(kw_only=True)
+class Entrypoint:
+    exit_code: int | None = field(default=None, metadata={"json": "exitCode"})
+    health: Literal["starting", "healthy", "unhealthy"] | None = field(default=None)
+    #: the end of what the last check wrote
+    health_output: str | None = field(default=None, metadata={"json": "healthOutput"})
+    #: why it could not be started
+    message: str | None = field(default=None)
+    #: that the image exposes, as in 80/tcp
+    ports: list[str] | None = field(default=None)
+    restart_count: int | None = field(default=None, metadata={"json": "restartCount"})
+    #: running, completed, failed, stopped or killed; disabled if the caller wants none; absent while nobody knows
+    status: str | None = field(default=None)
+
+
+@dataclass(kw_only=True)
 class Env:
     name: str
     secret: bool | None = field(default=None)
@@ -556,6 +571,29 @@ class Image:
 
 
 @dataclass(kw_only=True)
+class ImageConfig:
+    cmd: list[str] | None = field(default=None)
+    entrypoint: list[str] | None = field(default=None)
+    env: list[str] | None = field(default=None)
+    health: ImageHealth | None = field(default=None)
+    labels: dict[str, str] | None = field(default=None)
+    ports: list[str] | None = field(default=None)
+    stop_signal: str | None = field(default=None, metadata={"json": "stopSignal"})
+    user: str | None = field(default=None)
+    work_dir: str | None = field(default=None, metadata={"json": "workDir"})
+
+
+@dataclass(kw_only=True)
+class ImageHealth:
+    interval_seconds: float | None = field(default=None, metadata={"json": "intervalSeconds"})
+    retries: int | None = field(default=None)
+    start_interval_seconds: float | None = field(default=None, metadata={"json": "startIntervalSeconds"})
+    start_period_seconds: float | None = field(default=None, metadata={"json": "startPeriodSeconds"})
+    test: list[str]
+    timeout_seconds: float | None = field(default=None, metadata={"json": "timeoutSeconds"})
+
+
+@dataclass(kw_only=True)
 class ImageMetadata:
     created_at: str | None = field(default=None, metadata={"json": "createdAt"})
     display_name: str | None = field(default=None, metadata={"json": "displayName"})
@@ -599,6 +637,7 @@ class ImageSpec:
 
 @dataclass(kw_only=True)
 class ImageTag:
+    config: ImageConfig | None = field(default=None)
     created_at: str | None = field(default=None, metadata={"json": "createdAt"})
     image: str
     name: str
@@ -1057,7 +1096,7 @@ class ProcessPorts:
 
 @dataclass(kw_only=True)
 class ProcessRequest:
-    #: a program with arguments, or a command of the shell
+    #: a program with arguments, or a command of the shell; empty with the name entrypoint, for the process of the image
     command: str
     #: variables besides those of the sandbox
     env: dict[str, str] | None = field(default=None)
@@ -1219,6 +1258,7 @@ class Runtime:
 @dataclass(kw_only=True)
 class Sandbox:
     archive: Archive | None = field(default=None)
+    entrypoint: Entrypoint | None = field(default=None)
     events: list[Event] | None = field(default=None)
     #: in seconds
     expires_in: int | None = field(default=None, metadata={"json": "expiresIn"})
@@ -1242,6 +1282,8 @@ class SandboxHealth:
     build_time: str = field(metadata={"json": "buildTime"})
     git_commit: str = field(metadata={"json": "gitCommit"})
     go_version: str = field(metadata={"json": "goVersion"})
+    #: of the image; absent without one, and once its process is over
+    health_check: SandboxHealthCheck | None = field(default=None, metadata={"json": "healthCheck"})
     last_upgrade: SandboxUpgrade = field(metadata={"json": "lastUpgrade"})
     last_wake: str | None = field(default=None, metadata={"json": "lastWake"})
     os: str
@@ -1252,6 +1294,18 @@ class SandboxHealth:
     uptime_seconds: float = field(metadata={"json": "uptimeSeconds"})
     version: str
     wake_count: int = field(metadata={"json": "wakeCount"})
+
+
+@dataclass(kw_only=True)
+class SandboxHealthCheck:
+    at: str | None = field(default=None)
+    #: of the last check; -1 if it did not end by itself
+    exit_code: int = field(metadata={"json": "exitCode"})
+    #: in a row
+    failures: int
+    #: the end of what the last check wrote
+    output: str
+    status: Literal["starting", "healthy", "unhealthy"]
 
 
 @dataclass(kw_only=True)

@@ -31,6 +31,7 @@ type Node struct {
 	Saved    map[string]string             // guarded by mu; by id of a snapshot: the memory in it
 	Creates  []fleet.Order                 // guarded by mu
 	mounted  map[string][]fleet.DriveMount // guarded by mu; by machine
+	Config   doze.ImageConfig              // guarded by Mu; of every image of a registry
 	fail     map[string]error              // guarded by mu; by call: create, delete, disable, enable, snapshot, drop, archive, unarchive, start, volume, resize, usage, network, consumption, logs
 	starts   []Started                     // guarded by mu
 	freed    []string                      // guarded by mu; images of which no record is left
@@ -110,6 +111,7 @@ type Machine struct {
 	retired  bool
 	shallow  bool // it sleeps in memory
 	Setback  *fleet.Setback
+	Entry    *doze.Entrypoint
 	Memory   string // what a snapshot keeps; a fresh machine has none
 }
 
@@ -139,8 +141,10 @@ func (n *Node) PinImage(ctx context.Context, ref string, login *fleet.Login) (fl
 	if err := cmp.Or(n.CheckImage(ctx, ref), fleettest.CheckLogin(ref, login)); err != nil {
 		return fleet.Pinned{}, err
 	}
+	n.Mu.Lock()
+	defer n.Mu.Unlock()
 	repository, tag, _ := strings.Cut(ref, ":")
-	return fleet.Pinned{Ref: repository + "@sha256:" + tag, Bytes: 1000}, nil
+	return fleet.Pinned{Ref: repository + "@sha256:" + tag, Bytes: 1000, Config: n.Config}, nil
 }
 
 // ReleaseImage implements [fleet.Node].
@@ -589,7 +593,7 @@ func (n *Node) Statuses(_ context.Context, uids []string) (map[string]fleet.Stat
 		if m == nil {
 			continue
 		}
-		st := fleet.Status{Phase: m.Phase, Tier: tierOf(m), LastUsed: m.LastUsed, InUse: m.InUse || m.asked, Setback: m.Setback}
+		st := fleet.Status{Phase: m.Phase, Tier: tierOf(m), LastUsed: m.LastUsed, InUse: m.InUse || m.asked, Setback: m.Setback, Entrypoint: m.Entry}
 		if st.InUse {
 			st.LastUsed = time.Now()
 		}
