@@ -57,7 +57,7 @@ const proofs = `
 2.4 envs | internal/control/TestVariablesComeFromElsewhere internal/control/TestUpdate
 2.4 expires | internal/control/TestExpiry
 2.4 extraArgs | internal/control/TestExtraArgs test/e2e/TestIPTables test/e2e/TestTun
-2.4 image | internal/control/TestCreateMistakes internal/image/TestImagesOfAWorkspace test/e2e/TestImageOfAPrivateRegistry
+2.4 image | internal/control/TestCreateMistakes internal/image/TestImagesOfAWorkspace test/e2e/TestImageOfAPrivateRegistry test/e2e/TestEntrypoint
 2.4 memory | test/e2e/TestLimits internal/control/TestMemoryOfTheHostIsTheMost
 2.4 ports | internal/control/TestUpdate
 2.4 terminationGracePeriodSeconds | internal/control/TestGraceDelaysNobodyElse

@@ -33,7 +33,8 @@ import (
 	"github.com/dozehq/doze/internal/testkit"
 )
 
-// shellLayer is the shell of this machine and what it needs to run.
+// shellLayer is the shell of this machine and what it needs to run, with files. Those below
+// bin are programs.
 func shellLayer(t *testing.T, files map[string]string) []byte {
 	t.Helper()
 	shell, err := elf.Open("/bin/sh")
@@ -80,7 +81,11 @@ func shellLayer(t *testing.T, files map[string]string) []byte {
 		put(name, string(content), 0o755)
 	}
 	for name, content := range files {
-		put(name, content, 0o644)
+		mode := int64(0o644)
+		if strings.HasPrefix(name, "bin/") {
+			mode = 0o755
+		}
+		put(name, content, mode)
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)

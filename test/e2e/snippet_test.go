@@ -102,7 +102,10 @@ var snippets = map[string]snippet{
 			`{"metadata": {"name": "office"`: "this platform has no addresses to give; TestDedicatedAddress has a network with some",
 		},
 	},
-	"docs/api/images.md":   {says: []string{"registry.example.com", "REGISTRY"}},
+	"docs/api/images.md": {
+		before: `doze sandbox create web --image REGISTRY/team/web:1 --memory 512 >/dev/null`,
+		says:   []string{"registry.example.com", "REGISTRY", "# stop it", "; sleep 1", "# start it again", "; sleep 2"},
+	},
 	"docs/api/lifetime.md": {},
 	"docs/api/limits.md":   {refused: true},
 	"docs/api/login.md":    {refused: true, unseen: map[string]string{`{"access_token"`: "nobody allows it in a browser; TestDeviceFlow does"}},
@@ -170,6 +173,14 @@ func TestSnippets(t *testing.T) {
 	t.Cleanup(images.Close)
 	host := strings.TrimPrefix(images.URL, "http://")
 	push(t, host+"/team/app:2", shellLayer(t, nil), v1.Config{})
+	program, err := os.ReadFile("/bin/sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	push(t, host+"/team/web:1", shellLayer(t, map[string]string{"bin/sleep": string(program)}), v1.Config{
+		Cmd: []string{"/bin/sleep", "1000"}, ExposedPorts: map[string]struct{}{"80/tcp": {}},
+		Healthcheck: &v1.HealthConfig{Test: []string{"CMD", "/bin/sh", "-c", "exit 0"}, Interval: time.Second},
+	})
 
 	var pages []string
 	for _, pattern := range []string{"README.md", "docs/*.md", "docs/api/*.md"} {
@@ -228,7 +239,8 @@ func runPage(t *testing.T, p *testkit.Platform, name string, row snippet, images
 	if err != nil {
 		t.Fatal(err)
 	}
-	script, shown := bytes.NewBufferString(prelude+row.before+"\n"), []string(nil)
+	before := strings.ReplaceAll(row.before, "REGISTRY", images)
+	script, shown := bytes.NewBufferString(prelude+before+"\n"), []string(nil)
 	text := string(raw)
 	for i := 0; i < len(row.says); i += 2 {
 		if !strings.Contains(text, row.says[i]) {
@@ -244,7 +256,7 @@ func runPage(t *testing.T, p *testkit.Platform, name string, row snippet, images
 				fmt.Fprintln(script, `BOX=$(command curl -sS -H "$auth" "$URL/v0/sandboxes/web" | jq -r .metadata.url)`)
 			}
 			script.WriteString(b[2])
-		case script.Len() > len(prelude)+len(row.before)+1: // below commands
+		case script.Len() > len(prelude)+len(before)+1: // below commands
 			shown = append(shown, b[2])
 		}
 	}
