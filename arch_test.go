@@ -74,6 +74,7 @@ var imports = map[string][]string{
 	"internal/api":                                 {".", "internal/access", "internal/audit", "internal/httpx", "internal/listing", "internal/openapi", "internal/quota"},
 	"internal/audit":                               {".", "internal/ratelimit"},
 	"internal/bell":                                {},
+	"internal/buildapi":                            {},
 	"internal/certificate":                         {"."},
 	"internal/clock":                               {},
 	"internal/command":                             {},
