@@ -30,16 +30,20 @@ help: ## list the targets
 run: deps build ## install what is missing, build, start
 	$(SUDO) bin/dozed all --data $(DATA) --listen $(LISTEN) $(ARGS)
 
-build: ## the four binaries, static, in bin/
+build: ## the five binaries, static, in bin/
 	@mkdir -p $(BIN)
 	$(STATIC) -ldflags '-s -w -X gvisor.dev/gvisor/runsc/version.version=$(ENGINE)' -o $(BIN)/doze-sentry ./cmd/doze-sentry
 	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION) $(SMALL)' -o $(BIN)/doze-agent ./cmd/doze-agent
 	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN)/dozed ./cmd/dozed
 	$(STATIC) -ldflags '-s -w -X main.release=$(VERSION)' -o $(BIN)/doze ./cmd/doze
+	$(BUILDER) $(GO) build -ldflags '-s -w -X main.version=$(VERSION)' -o $(abspath $(BIN))/doze-builder .
+
+# The program of builder machines is a module of its own: it links BuildKit.
+BUILDER := cd builder &&
 
 # What images are made with; and what the tests need besides.
 DEPS := mmdebstrap:mmdebstrap mkfs.erofs:erofs-utils mkfs.ext4:e2fsprogs ip:iproute2
-DEPS_TEST := node:nodejs npm:npm gcc:gcc curl:curl jq:jq unshare:util-linux initdb:postgresql chromium:chromium httpx:python3-httpx mypy:mypy
+DEPS_TEST := node:nodejs npm:npm gcc:gcc curl:curl jq:jq unshare:util-linux initdb:postgresql chromium:chromium httpx:python3-httpx mypy:mypy runc:runc busybox:busybox-static
 define install
 	@missing=""; for d in $(1); do command -v $${d%%:*} >/dev/null || PATH=$$PATH:/usr/sbin:/sbin:$$(echo /usr/lib/postgresql/*/bin | tr " " :) command -v $${d%%:*} >/dev/null || missing="$$missing $${d##*:}"; done; \
 	if [ -n "$$missing" ]; then echo "installing:$$missing"; $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
@@ -60,6 +64,7 @@ LAST := ./internal/machine/gvisor
 
 test: deps-test build bin/gotestsum ## every test; real sandboxes need root
 	$(GO) vet ./...
+	$(BUILDER) $(GO) vet ./...
 	$(MAKE) --no-print-directory -j 2 test-long test-short
 	$(GOTESTSUM) --packages ./test/attack -- -timeout 20m
 test-long:
@@ -68,6 +73,7 @@ test-long:
 test-short:
 	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v -e /test/attack $(LONG:./%=-e /%\$$) $(LAST:./%=-e /%\$$))" -- -p 1 -timeout 20m
 	$(GOTESTSUM) --packages $(LAST) -- -timeout 20m
+	$(BUILDER) ../$(GOTESTSUM) --packages ./... -- -p 1 -timeout 10m
 
 test-roles: deps-test build bin/gotestsum ## the end-to-end and public-client tests, with control, node and edge as three processes
 	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages "./test/contract ./test/e2e" -- -p 1 -timeout 30m
@@ -81,6 +87,7 @@ check: bin/golangci-lint ## vet, lint, generated files
 	GOOS=windows $(GO) vet ./cmd/doze ./client
 	$(GO) mod verify >/dev/null
 	bin/golangci-lint run ./...
+	$(BUILDER) $(GO) vet ./... && $(GO) mod verify >/dev/null && ../bin/golangci-lint run ./...
 
 bin/golangci-lint: tools/go.mod tools/go.sum
 	@mkdir -p bin
@@ -94,7 +101,7 @@ FUZZTIME ?= 5s
 fuzz: ## every fuzz target for FUZZTIME (5s)
 	@set -e; grep -rlE '^func Fuzz' --include='*_test.go' . | while read -r f; do \
 	  for target in $$(grep -oE '^func Fuzz[A-Za-z0-9_]+' $$f | cut -c6-); do \
-	    echo "$$(dirname $$f) $$target"; $(GO) test ./$$(dirname $$f) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME); done; done
+	    echo "$$(dirname $$f) $$target"; (cd $$(dirname $$f) && $(GO) test . -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME)); done; done
 
 gen: ## generated code, diagrams and golden files
 	$(GO) generate ./...

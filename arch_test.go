@@ -23,6 +23,14 @@ const module = "github.com/dozehq/doze"
 // used is an error too, so the table never grows stale.
 var imports = map[string][]string{
 	".":                                            {},
+	"builder":                                      {"builder/engine", "builder/serve", "builder/step", "internal/buildapi"},
+	"builder/engine":                               {"builder/layout", "builder/progress", "builder/recipe", "builder/step", "internal/buildapi"},
+	"builder/layout":                               {"internal/buildapi"},
+	"builder/progress":                             {"internal/buildapi"},
+	"builder/recipe":                               {"internal/buildapi"},
+	"builder/serve":                                {"builder/engine", "builder/layout", "builder/recipe", "builder/unpack", "internal/buildapi"},
+	"builder/step":                                 {},
+	"builder/unpack":                               {"internal/buildapi"},
 	"client":                                       {".", "internal/httpx"},
 	"cmd/doze":                                     {".", "client"},
 	"cmd/doze-agent":                               {"internal/agent", "internal/agent/drive"},

@@ -1,0 +1,430 @@
+// Package progress turns what BuildKit tells of a build into the events of the protocol, and
+// its errors into failures.
+package progress
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dozehq/doze/internal/buildapi"
+	"github.com/moby/buildkit/client"
+	gateway "github.com/moby/buildkit/frontend/gateway/pb"
+	"github.com/moby/buildkit/solver/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+const (
+	// progressEvery is the pause between two events about the progress of one thing.
+	progressEvery = 500 * time.Millisecond
+	// maskMin is the least length of a secret that is hidden in output, in bytes: a shorter
+	// one occurs everywhere.
+	maskMin = 4
+	// masked stands for a secret.
+	masked = "***"
+	// lineBuffer holds a line with a secret at its end, so that no part of one is left when the
+	// line is cut.
+	lineBuffer = buildapi.LineMax + buildapi.ArgBytesMax
+	// warningsMax bounds the warnings about a Dockerfile.
+	warningsMax = 50
+)
+
+// ErrOutput is why a build was ended that wrote too much.
+var ErrOutput = fmt.Errorf("the build wrote more than %d MiB of output, or more than %d lines; redirect what nobody reads to a file or to /dev/null",
+	buildapi.OutputMax>>20, buildapi.LinesMax)
+
+// A Recorder is of one build. Its methods may be called at the same time.
+type Recorder struct {
+	emit func(buildapi.Event)
+	mask *strings.Replacer
+
+	mu       sync.Mutex
+	vertices map[digest.Digest]*vertex // guarded by mu
+	stages   map[string]*stage         // guarded by mu; by name
+	lines    map[digest.Digest]int     // guarded by mu; where the Dockerfile has a vertex
+	loud     digest.Digest             // guarded by mu; whose output was too much
+	bytes    int                       // guarded by mu; of output
+	count    int                       // guarded by mu; of its lines
+	warnings map[string]bool           // guarded by mu
+	last     map[string]time.Time      // guarded by mu; of events about progress
+}
+
+// vertex is a step, or what BuildKit does besides.
+type vertex struct {
+	name, stage string
+	step, steps int
+	hidden      bool
+	started     time.Time
+	state       string
+	partial     [3]partial // by the number of the stream
+	tail        []string
+}
+
+// stage is what is known of the numbers in a stage. BuildKit counts FROM, but gives it no
+// number if the image was put here. Then the first number is that of the second instruction.
+type stage struct {
+	highest, total int
+	from           bool // FROM has a number
+}
+
+// partial is a line that has not ended.
+type partial struct {
+	text     []byte
+	returned bool // a carriage return came last: what follows overwrites the line
+}
+
+// New returns a recorder that calls emit for each event, one at a time. No event has one of
+// the secrets.
+func New(emit func(buildapi.Event), secrets []string) *Recorder {
+	var pairs []string
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) }) // the longest match counts
+	for _, s := range secrets {
+		// A line of output has at most a line of it.
+		for line := range strings.Lines(s) {
+			if line = strings.TrimRight(line, "\r\n"); len(line) >= maskMin {
+				pairs = append(pairs, line, masked)
+			}
+		}
+	}
+	return &Recorder{
+		emit: emit, mask: strings.NewReplacer(pairs...), vertices: map[digest.Digest]*vertex{}, stages: map[string]*stage{}, lines: map[digest.Digest]int{},
+		warnings: map[string]bool{}, last: map[string]time.Time{},
+	}
+}
+
+// Place tells in which line of the Dockerfile a vertex is.
+func (r *Recorder) Place(d digest.Digest, line int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines[d] = line
+}
+
+// Take emits what is new. It returns ErrOutput if the build wrote too much.
+func (r *Recorder) Take(s *client.SolveStatus) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, v := range s.Vertexes {
+		r.vertexOf(v.Digest, v.Name)
+	}
+	for _, v := range s.Vertexes {
+		r.begin(v)
+	}
+	for _, l := range s.Logs {
+		if err := r.output(l); err != nil {
+			return err
+		}
+	}
+	for _, st := range s.Statuses {
+		r.progress(st)
+	}
+	for _, v := range s.Vertexes {
+		r.end(v)
+	}
+	for _, w := range s.Warnings {
+		r.warning(w)
+	}
+	return nil
+}
+
+// numbered is the name of a vertex that is an instruction: "[stage 2/5] RUN make".
+var numbered = regexp.MustCompile(`^\[(?:(\S+(?: \S+)*) )? *(\d+)/(\d+)\] (?s)(.*)$`)
+
+// parse reads the name of a vertex.
+func parse(name string) *vertex {
+	v := &vertex{name: name, hidden: strings.HasPrefix(name, "[internal]") || strings.HasPrefix(name, "[auth]")}
+	if m := numbered.FindStringSubmatch(name); m != nil {
+		v.stage, v.name = m[1], m[4]
+		v.step, _ = strconv.Atoi(m[2])
+		v.steps, _ = strconv.Atoi(m[3])
+	}
+	return v
+}
+
+// vertexOf returns a vertex that may be new. Callers hold mu.
+func (r *Recorder) vertexOf(d digest.Digest, name string) *vertex {
+	v, ok := r.vertices[d]
+	if !ok {
+		v = parse(r.mask.Replace(name))
+		r.vertices[d] = v
+		r.number(v)
+	}
+	return v
+}
+
+// number takes note of the number of a step. Callers hold mu.
+func (r *Recorder) number(v *vertex) {
+	if v.step == 0 {
+		return
+	}
+	s, ok := r.stages[v.stage]
+	if !ok {
+		s = &stage{}
+		r.stages[v.stage] = s
+	}
+	s.highest, s.total = max(s.highest, v.step), max(s.total, v.steps)
+	s.from = s.from || strings.HasPrefix(v.name, "FROM ")
+}
+
+// stepOf returns the number of a step in its stage. Callers hold mu.
+func (r *Recorder) stepOf(v *vertex) int {
+	if s := r.stages[v.stage]; s != nil && v.step > 0 && !s.from && s.highest < s.total {
+		return v.step + 1
+	}
+	return v.step
+}
+
+// event returns one about a vertex. Callers hold mu.
+func (r *Recorder) event(d digest.Digest, v *vertex, at time.Time) buildapi.Event {
+	return buildapi.Event{
+		At: at.UTC(), Vertex: d.Encoded()[:min(12, len(d.Encoded()))], Step: r.stepOf(v), Steps: v.steps, Stage: v.stage, Name: v.name, Line: r.lines[d],
+	}
+}
+
+// begin emits that a vertex has started. Callers hold mu.
+func (r *Recorder) begin(c *client.Vertex) {
+	v := r.vertexOf(c.Digest, c.Name)
+	if c.Started == nil || v.state != "" {
+		return
+	}
+	v.started, v.state = *c.Started, buildapi.StateStarted
+	if c.Cached || v.hidden { // it has ended already
+		return
+	}
+	e := r.event(c.Digest, v, *c.Started)
+	e.State = v.state
+	r.emit(e)
+}
+
+// end emits that a vertex has ended. BuildKit starts some of them again, to compute what they
+// are in the cache: then the first end counts, unless it fails. Callers hold mu.
+func (r *Recorder) end(c *client.Vertex) {
+	if c.Completed == nil {
+		return
+	}
+	v := r.vertexOf(c.Digest, c.Name)
+	for stream := range v.partial {
+		r.flush(c.Digest, v, stream, *c.Completed)
+	}
+	state := buildapi.StateDone
+	switch {
+	case c.Error != "":
+		state = buildapi.StateFailed
+	case c.Cached:
+		state = buildapi.StateCached
+	}
+	if v.state == state || v.state != buildapi.StateStarted && v.state != "" && state != buildapi.StateFailed {
+		return
+	}
+	v.state = state
+	if v.hidden && state != buildapi.StateFailed {
+		return
+	}
+	e := r.event(c.Digest, v, *c.Completed)
+	e.State = state
+	if !v.started.IsZero() {
+		e.Took = max(c.Completed.Sub(v.started), 0)
+	}
+	r.emit(e)
+}
+
+// output splits output into lines. Callers hold mu.
+func (r *Recorder) output(l *client.VertexLog) error {
+	if r.bytes += len(l.Data); r.bytes > buildapi.OutputMax {
+		r.loud = l.Vertex
+		return ErrOutput
+	}
+	v := r.vertexOf(l.Vertex, "")
+	stream := min(max(l.Stream, 0), len(v.partial)-1)
+	p := &v.partial[stream]
+	for data := l.Data; len(data) > 0; {
+		at := bytes.IndexAny(data, "\r\n")
+		part := data
+		if at >= 0 {
+			part = data[:at]
+		}
+		if len(part) > 0 {
+			if p.returned {
+				p.text, p.returned = p.text[:0], false
+			}
+			p.text = append(p.text, part[:min(len(part), lineBuffer-len(p.text))]...)
+		}
+		if at < 0 {
+			break
+		}
+		if data[at] == '\r' {
+			p.returned = true
+		} else {
+			if r.count++; r.count > buildapi.LinesMax {
+				r.loud = l.Vertex
+				return ErrOutput
+			}
+			r.line(l.Vertex, v, stream, l.Timestamp)
+		}
+		data = data[at+1:]
+	}
+	return nil
+}
+
+// flush emits a line that has no end. Callers hold mu.
+func (r *Recorder) flush(d digest.Digest, v *vertex, stream int, at time.Time) {
+	if len(v.partial[stream].text) > 0 {
+		r.line(d, v, stream, at)
+	}
+}
+
+// line emits a line. Callers hold mu.
+func (r *Recorder) line(d digest.Digest, v *vertex, stream int, at time.Time) {
+	p := &v.partial[stream]
+	text := buildapi.Clean(r.mask.Replace(string(p.text)), buildapi.LineMax)
+	p.text, p.returned = p.text[:0], false
+	v.tail = append(v.tail, text)
+	if len(v.tail) > buildapi.TailMax {
+		v.tail = v.tail[1:]
+	}
+	e := r.event(d, v, at)
+	e.Stream, e.Text = buildapi.Stdout, text
+	if stream == stderr {
+		e.Stream = buildapi.Stderr
+	}
+	r.emit(e)
+}
+
+// stderr is the number of that stream.
+const stderr = 2
+
+// progress emits how much of something is done. Callers hold mu.
+func (r *Recorder) progress(s *client.VertexStatus) {
+	v := r.vertexOf(s.Vertex, "")
+	if v.hidden || s.Total <= 0 {
+		return
+	}
+	key := s.Vertex.String() + s.ID
+	if s.Completed == nil && s.Timestamp.Sub(r.last[key]) < progressEvery {
+		return
+	}
+	r.last[key] = s.Timestamp
+	e := r.event(s.Vertex, v, s.Timestamp)
+	e.Text, e.Progress = r.mask.Replace(s.ID), &buildapi.Progress{Current: s.Current, Total: s.Total}
+	r.emit(e)
+}
+
+// warning emits a mistake in the Dockerfile that BuildKit forgives. Callers hold mu.
+func (r *Recorder) warning(w *client.VertexWarning) {
+	text := "warning: " + r.mask.Replace(string(w.Short))
+	if r.warnings[text] || len(r.warnings) >= warningsMax {
+		return
+	}
+	r.warnings[text] = true
+	e := buildapi.Event{At: time.Now().UTC(), Text: buildapi.Clean(text, buildapi.LineMax)}
+	if len(w.Range) > 0 && w.Range[0].Start != nil {
+		e.Line = int(w.Range[0].Start.Line)
+	}
+	r.emit(e)
+}
+
+// mistakes are texts by which errors of BuildKit and of kernels are known.
+var mistakes = []struct {
+	text   string
+	reason buildapi.Reason
+}{
+	{ErrOutput.Error(), buildapi.FailedOutput},
+	{"no space left on device", buildapi.FailedDisk},
+	{"failed to read dockerfile", buildapi.FailedDockerfile},
+	{"dockerfile parse error", buildapi.FailedDockerfile},
+	{"failed to parse", buildapi.FailedDockerfile},
+	{"target stage", buildapi.FailedDockerfile},
+	{"base name", buildapi.FailedDockerfile},
+	{"is not allowed", buildapi.FailedDockerfile}, // of what only an operator may allow
+	{"failed to resolve source metadata", buildapi.FailedBase},
+	{"pull access denied", buildapi.FailedBase},
+	{"failed to authorize", buildapi.FailedBase},
+	{"failed to do request", buildapi.FailedBase},
+	{"failed to copy: ", buildapi.FailedBase},
+}
+
+// Failure says why a build failed.
+func (r *Recorder) Failure(err error) *buildapi.Failure {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	text := r.mask.Replace(strings.TrimPrefix(err.Error(), "failed to solve: "))
+	f := &buildapi.Failure{Reason: buildapi.FailedInternal, Message: text}
+	for _, s := range errdefs.Sources(err) {
+		if len(s.Ranges) > 0 && s.Ranges[0].Start != nil && f.Line == 0 {
+			f.Line = int(s.Ranges[0].Start.Line)
+			f.Reason = buildapi.FailedDockerfile
+		}
+	}
+	var broken *errdefs.VertexError
+	switch {
+	case errors.As(err, &broken):
+		f.Reason = buildapi.FailedStep
+		r.describe(f, digest.Digest(broken.Digest))
+	case errors.Is(err, ErrOutput):
+		r.describe(f, r.loud)
+	}
+	var exit *gateway.ExitError
+	if errors.As(err, &exit) && exit.ExitCode != gateway.UnknownExitStatus {
+		f.Code = int(exit.ExitCode)
+	}
+	for _, m := range mistakes {
+		if strings.Contains(text, m.text) {
+			f.Reason = m.reason
+			break
+		}
+	}
+	if errors.Is(err, context.Canceled) && f.Reason != buildapi.FailedOutput {
+		f.Reason = buildapi.FailedCanceled
+	}
+	f.Message = buildapi.CleanText(message(f), maxMessage)
+	return f
+}
+
+// describe says which step has failed, and with which last words. Callers hold mu.
+func (r *Recorder) describe(f *buildapi.Failure, d digest.Digest) {
+	if v, ok := r.vertices[d]; ok {
+		f.Step, f.Steps, f.Stage, f.Name = r.stepOf(v), v.steps, v.stage, v.name
+		for stream := range v.partial {
+			r.flush(d, v, stream, time.Now())
+		}
+		f.Tail = slices.Clone(v.tail)
+	}
+	if f.Line == 0 {
+		f.Line = r.lines[d]
+	}
+}
+
+// maxMessage bounds the text of a failure, in bytes.
+const maxMessage = 4 << 10
+
+// message says what failed in the words of the user.
+func message(f *buildapi.Failure) string {
+	where := ""
+	if f.Line > 0 {
+		where = fmt.Sprintf("line %d of the Dockerfile: ", f.Line)
+	}
+	switch f.Reason {
+	case buildapi.FailedStep:
+		if f.Code != 0 && f.Name != "" {
+			return fmt.Sprintf("%s%s: exit code %d", where, f.Name, f.Code)
+		}
+		return where + f.Message
+	case buildapi.FailedOutput:
+		return where + ErrOutput.Error()
+	case buildapi.FailedDisk:
+		return where + "the disk of the builder is full; make the build smaller, or have the operator raise --build-disk-mb"
+	case buildapi.FailedCanceled:
+		return "the build was canceled"
+	case buildapi.FailedDockerfile, buildapi.FailedBase:
+		return where + f.Message
+	case buildapi.FailedInternal:
+		return "the builder failed: " + f.Message
+	}
+	return f.Message
+}

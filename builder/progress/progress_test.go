@@ -1,0 +1,277 @@
+package progress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dozehq/doze/internal/buildapi"
+	"github.com/google/go-cmp/cmp"
+	"github.com/moby/buildkit/client"
+	gateway "github.com/moby/buildkit/frontend/gateway/pb"
+	"github.com/moby/buildkit/solver/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+var (
+	begin = time.Date(2026, 11, 25, 10, 0, 0, 0, time.UTC)
+	end   = begin.Add(3 * time.Second)
+	run   = digest.FromString("run")
+)
+
+// recorder returns one, and what it has emitted.
+func recorder(secrets ...string) (*Recorder, *[]buildapi.Event) {
+	var got []buildapi.Event
+	return New(func(e buildapi.Event) {
+		e.At, e.Vertex = time.Time{}, ""
+		got = append(got, e)
+	}, secrets), &got
+}
+
+func started(name string) *client.SolveStatus {
+	return &client.SolveStatus{Vertexes: []*client.Vertex{{Digest: run, Name: name, Started: &begin}}}
+}
+
+func wrote(stream int, text string) *client.SolveStatus {
+	return &client.SolveStatus{Logs: []*client.VertexLog{{Vertex: run, Stream: stream, Data: []byte(text), Timestamp: begin}}}
+}
+
+// texts are the lines of output.
+func texts(events []buildapi.Event) (lines []string) {
+	for _, e := range events {
+		if e.Stream != "" {
+			lines = append(lines, e.Stream+": "+e.Text)
+		}
+	}
+	return lines
+}
+
+func TestStates(t *testing.T) {
+	t.Parallel()
+	v := func(name string, cached bool, mistake string) *client.Vertex {
+		return &client.Vertex{Digest: digest.FromString(name), Name: name, Started: &begin, Completed: &end, Cached: cached, Error: mistake}
+	}
+	r, got := recorder()
+	r.Place(digest.FromString("[web  2/12] RUN make"), 7)
+	for range 2 { // BuildKit repeats itself
+		err := r.Take(&client.SolveStatus{Vertexes: []*client.Vertex{
+			v("[1/3] FROM busybox", true, ""), v("[web  1/12] FROM x", true, ""), v("[web  2/12] RUN make", false, ""), v("[internal] load .dockerignore", false, ""),
+			v("[3/3] COPY a b", false, "not found"), v("exporting to image", false, ""), v("[linux/amd64 web 2/2] RUN a\nb", false, ""),
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	took := 3 * time.Second
+	want := []buildapi.Event{
+		{Step: 2, Steps: 12, Stage: "web", Name: "RUN make", Line: 7, State: buildapi.StateStarted},
+		{Step: 3, Steps: 3, Name: "COPY a b", State: buildapi.StateStarted},
+		{Name: "exporting to image", State: buildapi.StateStarted},
+		{Step: 2, Steps: 2, Stage: "linux/amd64 web", Name: "RUN a\nb", State: buildapi.StateStarted},
+		{Step: 1, Steps: 3, Name: "FROM busybox", State: buildapi.StateCached, Took: took},
+		{Step: 1, Steps: 12, Stage: "web", Name: "FROM x", State: buildapi.StateCached, Took: took},
+		{Step: 2, Steps: 12, Stage: "web", Name: "RUN make", Line: 7, State: buildapi.StateDone, Took: took},
+		{Step: 3, Steps: 3, Name: "COPY a b", State: buildapi.StateFailed, Took: took},
+		{Name: "exporting to image", State: buildapi.StateDone, Took: took},
+		{Step: 2, Steps: 2, Stage: "linux/amd64 web", Name: "RUN a\nb", State: buildapi.StateDone, Took: took},
+	}
+	if diff := cmp.Diff(want, *got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestNumbers: the first instruction is FROM, even if BuildKit gives it no number.
+func TestNumbers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		names []string
+		want  []int
+	}{
+		"a registry's": {[]string{"[a 1/3] FROM x", "[a 2/3] COPY", "[a 3/3] RUN"}, []int{1, 2, 3}},
+		"put here":     {[]string{"[a 1/3] COPY", "[a 2/3] RUN"}, []int{2, 3}},
+		"scratch":      {[]string{"[a 1/2] COPY", "[a 2/2] RUN"}, []int{1, 2}},
+		"two stages":   {[]string{"[a 1/2] RUN", "[b 1/2] FROM x", "[b 2/2] RUN"}, []int{2, 1, 2}},
+	} {
+		r, got := recorder()
+		s := &client.SolveStatus{}
+		for _, name := range c.names {
+			s.Vertexes = append(s.Vertexes, &client.Vertex{Digest: digest.FromString(name), Name: name, Started: &begin})
+		}
+		if err := r.Take(s); err != nil {
+			t.Fatal(err)
+		}
+		var steps []int
+		for _, e := range *got {
+			steps = append(steps, e.Step)
+		}
+		if diff := cmp.Diff(c.want, steps); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+func TestLines(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		in   []string
+		want []string
+	}{
+		"lines":        {[]string{"one\ntwo\n"}, []string{"stdout: one", "stdout: two"}},
+		"in parts":     {[]string{"o", "ne\ntw", "o\n"}, []string{"stdout: one", "stdout: two"}},
+		"an open line": {[]string{"one"}, []string{"stdout: one"}},
+		"an empty one": {[]string{"\n\n"}, []string{"stdout: ", "stdout: "}},
+		"a bar":        {[]string{"10%\r", "20%\r100%\n"}, []string{"stdout: 100%"}},
+		"DOS":          {[]string{"one\r", "\ntwo\r\n"}, []string{"stdout: one", "stdout: two"}},
+		"colors":       {[]string{"\x1b[32mok\x1b[0m\x1b[2K\n"}, []string{"stdout: \x1b[32mok\x1b[0m"}},
+		"bytes":        {[]string{"a\xffb\x00\n"}, []string{"stdout: a\ufffdb"}},
+		"long":         {[]string{strings.Repeat("x", 3*lineBuffer) + "\nnext\n"}, []string{"stdout: " + strings.Repeat("x", buildapi.LineMax), "stdout: next"}},
+		"a secret":     {[]string{"a hunt", "er2 b\n"}, []string{"stdout: a *** b"}},
+		"at the cut":   {[]string{strings.Repeat("x", buildapi.LineMax-3) + "hunter2\n"}, []string{"stdout: " + strings.Repeat("x", buildapi.LineMax-3) + "***"}},
+		"two lines":    {[]string{"-----BEGIN\nKEYKEY\n"}, []string{"stdout: ***", "stdout: ***"}},
+		"the longer":   {[]string{"hunter22\n"}, []string{"stdout: ***"}},
+		"a short one":  {[]string{"abc\n"}, []string{"stdout: abc"}},
+	} {
+		r, got := recorder("hunter2", "hunter22", "-----BEGIN\nKEYKEY\n", "abc")
+		for _, s := range append([]*client.SolveStatus{started("[1/1] RUN x")}, parts(c.in)...) {
+			if err := r.Take(s); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		done := started("[1/1] RUN x")
+		done.Vertexes[0].Completed = &end
+		if err := r.Take(done); err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff(c.want, texts(*got)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+// parts are chunks of output.
+func parts(all []string) (statuses []*client.SolveStatus) {
+	for _, p := range all {
+		statuses = append(statuses, wrote(1, p))
+	}
+	return statuses
+}
+
+func TestStreamsAreApart(t *testing.T) {
+	t.Parallel()
+	r, got := recorder()
+	for _, s := range []*client.SolveStatus{started("RUN x"), wrote(1, "ou"), wrote(2, "err\n"), wrote(1, "t\n")} {
+		if err := r.Take(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"stderr: err", "stdout: out"}, texts(*got)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestOutputHasAnEnd: whatever form endless output has.
+func TestOutputHasAnEnd(t *testing.T) {
+	t.Parallel()
+	for name, part := range map[string]string{"lines": "\n", "no lines": strings.Repeat("x", 1<<16), "bars": "x\r", "nothing": "\x00"} {
+		r, _ := recorder()
+		data := strings.Repeat(part, 1<<16/len(part))
+		n := 0
+		for ; n <= buildapi.OutputMax; n += len(data) {
+			if err := r.Take(wrote(1, data)); err != nil {
+				if !errors.Is(err, ErrOutput) {
+					t.Errorf("%s: %v", name, err)
+				}
+				break
+			}
+		}
+		if n > buildapi.OutputMax {
+			t.Errorf("%s: %d bytes are no error", name, n)
+		}
+	}
+}
+
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	r, got := recorder()
+	for i := range int64(100) {
+		s := &client.VertexStatus{ID: "sha256:00", Vertex: run, Total: 100, Current: i, Timestamp: begin.Add(time.Duration(i) * 20 * time.Millisecond)}
+		if i == 99 {
+			s.Completed = &end
+		}
+		if err := r.Take(&client.SolveStatus{Statuses: []*client.VertexStatus{s}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var seen []int64
+	for _, e := range *got {
+		seen = append(seen, e.Progress.Current)
+	}
+	if diff := cmp.Diff([]int64{0, 25, 50, 75, 99}, seen); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestFailure(t *testing.T) {
+	t.Parallel()
+	inVertex := func(err error) error { return errdefs.WrapVertex(err, run) }
+	exit := inVertex(fmt.Errorf("process %q did not complete successfully: %w", "/bin/sh -c hunter2", &gateway.ExitError{ExitCode: 7, Err: errors.New("exit code: 7")}))
+	step := buildapi.Failure{Step: 5, Steps: 5, Name: "RUN make ***", Line: 9, Tail: []string{"one", "two"}}
+	for name, c := range map[string]struct {
+		err     error
+		reason  buildapi.Reason
+		step    bool
+		code    int
+		message string
+	}{
+		"a command":       {exit, buildapi.FailedStep, true, 7, "line 9 of the Dockerfile: RUN make ***: exit code 7"},
+		"a file":          {inVertex(errors.New(`"/none": not found`)), buildapi.FailedStep, true, 0, `line 9 of the Dockerfile: "/none": not found`},
+		"a full disk":     {inVertex(errors.New("write x: no space left on device")), buildapi.FailedDisk, true, 0, "--build-disk-mb"},
+		"much output":     {inVertex(fmt.Errorf("process: %w", ErrOutput)), buildapi.FailedOutput, true, 0, "MiB of output"},
+		"a cancel":        {inVertex(context.Canceled), buildapi.FailedCanceled, true, 0, "canceled"},
+		"no Dockerfile":   {errors.New("failed to read dockerfile: open Dockerfile: no such file or directory"), buildapi.FailedDockerfile, false, 0, "failed to read dockerfile"},
+		"a mistake in it": {errors.New("dockerfile parse error on line 3: unknown instruction: FLY"), buildapi.FailedDockerfile, false, 0, "FLY"},
+		"a base":          {errors.New("failed to solve: x: failed to resolve source metadata for docker.io/x: hunter2"), buildapi.FailedBase, false, 0, "docker.io/x: ***"},
+		"ours":            {errors.New("the moon is full"), buildapi.FailedInternal, false, 0, "the builder failed: the moon is full"},
+	} {
+		r, _ := recorder("hunter2")
+		r.Place(run, 9)
+		for _, s := range []*client.SolveStatus{started("[5/5] RUN make hunter2"), wrote(2, "one\ntwo")} {
+			if err := r.Take(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := buildapi.Failure{}
+		if c.step {
+			want = step
+		}
+		want.Reason, want.Code = c.reason, c.code
+		got := *r.Failure(c.err)
+		if !strings.Contains(got.Message, c.message) || strings.Contains(got.Message, "hunter2") {
+			t.Errorf("%s: the message is %q, want %q", name, got.Message, c.message)
+		}
+		got.Message = ""
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+func TestTailIsShort(t *testing.T) {
+	t.Parallel()
+	r, _ := recorder()
+	if err := r.Take(started("[1/1] RUN x")); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		if err := r.Take(wrote(1, fmt.Sprintln(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tail := r.Failure(errdefs.WrapVertex(errors.New("x"), run)).Tail
+	if len(tail) != buildapi.TailMax || tail[len(tail)-1] != "99" {
+		t.Errorf("got %q", tail)
+	}
+}

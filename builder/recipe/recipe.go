@@ -1,0 +1,233 @@
+// Package recipe reads Dockerfiles: which images a build of one needs.
+package recipe
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dozehq/doze/internal/buildapi"
+	"github.com/moby/buildkit/frontend/dockerfile/instructions"
+	"github.com/moby/buildkit/frontend/dockerfile/parser"
+	"github.com/moby/buildkit/frontend/dockerfile/shell"
+)
+
+// scratch is the base that is no image.
+const scratch = "scratch"
+
+// A MistakeError is a Dockerfile that cannot be built.
+type MistakeError struct {
+	Text string
+}
+
+// Error implements error.
+func (m *MistakeError) Error() string { return m.Text }
+
+// Needs are the images that a build needs, sorted.
+type Needs struct {
+	Images   []string // of the platform or of registries
+	Provided []string // those that the builder itself has
+}
+
+// Read returns the images that the stages name of which a target is made: in FROM, COPY
+// --from and RUN --mount=from. Each is spelled as the Dockerfile does, after arguments were
+// put in. An empty target is the last stage. Errors are *[MistakeError].
+//
+// Instructions that an image has in ONBUILD are unknown here. BuildKit finds what they name
+// in a registry.
+func Read(dockerfile []byte, target string, args map[string]string) (Needs, error) {
+	if len(dockerfile) > buildapi.DockerfileMax {
+		return Needs{}, &MistakeError{fmt.Sprintf("the Dockerfile has %d bytes, more than %d", len(dockerfile), buildapi.DockerfileMax)}
+	}
+	parsed, err := parser.Parse(bytes.NewReader(dockerfile))
+	if err != nil {
+		return Needs{}, &MistakeError{"the Dockerfile: " + err.Error()}
+	}
+	stages, metaArgs, err := instructions.Parse(parsed.AST, nil)
+	if err != nil {
+		return Needs{}, &MistakeError{"the Dockerfile: " + err.Error()}
+	}
+	if len(stages) == 0 {
+		return Needs{}, &MistakeError{"the Dockerfile has no FROM"}
+	}
+	p := &planner{stages: stages, lex: shell.NewLex(parsed.EscapeToken), found: map[string]bool{}, seen: map[int]bool{}}
+	if err := p.declare(metaArgs, args); err != nil {
+		return Needs{}, err
+	}
+	last := len(stages) - 1
+	if target != "" {
+		n, ok := p.stage(target, len(stages))
+		if !ok {
+			return Needs{}, &MistakeError{fmt.Sprintf("the Dockerfile has no stage %.200q; its stages are %s", target, p.names())}
+		}
+		last = n
+	}
+	if err := p.visit(last); err != nil {
+		return Needs{}, err
+	}
+	if len(p.found) > buildapi.ImagesMax {
+		return Needs{}, &MistakeError{fmt.Sprintf("the Dockerfile names %d images, more than %d", len(p.found), buildapi.ImagesMax)}
+	}
+	var needs Needs
+	for _, name := range slices.Sorted(maps.Keys(p.found)) {
+		if provided(name) {
+			needs.Provided = append(needs.Provided, name)
+		} else {
+			needs.Images = append(needs.Images, name)
+		}
+	}
+	return needs, nil
+}
+
+// planner walks from a stage to those that it needs.
+type planner struct {
+	stages []instructions.Stage
+	lex    *shell.Lex
+	env    []string // NAME=value of the arguments before the first FROM
+	found  map[string]bool
+	seen   map[int]bool
+}
+
+// declare evaluates the arguments before the first FROM.
+func (p *planner) declare(metaArgs []instructions.ArgCommand, args map[string]string) error {
+	platform := map[string]string{
+		"BUILDPLATFORM": "linux/" + runtime.GOARCH, "BUILDOS": "linux", "BUILDARCH": runtime.GOARCH, "BUILDVARIANT": "",
+		"TARGETPLATFORM": "linux/" + runtime.GOARCH, "TARGETOS": "linux", "TARGETARCH": runtime.GOARCH, "TARGETVARIANT": "",
+	}
+	for _, name := range slices.Sorted(maps.Keys(platform)) {
+		p.env = append(p.env, name+"="+platform[name])
+	}
+	for _, command := range metaArgs {
+		for _, arg := range command.Args {
+			value := arg.Value
+			if given, ok := args[arg.Key]; ok {
+				p.env = append(p.env, arg.Key+"="+given)
+				continue
+			}
+			if value == nil {
+				continue
+			}
+			expanded, err := p.expand(*value)
+			if err != nil {
+				return err
+			}
+			p.env = append(p.env, arg.Key+"="+expanded)
+		}
+	}
+	return nil
+}
+
+// expand puts arguments into a word.
+func (p *planner) expand(word string) (string, error) {
+	out, _, err := p.lex.ProcessWord(word, shell.EnvsFromSlice(p.env))
+	if err != nil {
+		return "", &MistakeError{fmt.Sprintf("the Dockerfile: %.200q: %v", word, err)}
+	}
+	return out, nil
+}
+
+// stage finds a stage before another one by its name or its number.
+func (p *planner) stage(name string, before int) (int, bool) {
+	for n := before - 1; n >= 0; n-- { // of two with one name, the last counts
+		if strings.EqualFold(p.stages[n].Name, name) && name != "" {
+			return n, true
+		}
+	}
+	n, err := strconv.Atoi(name)
+	return n, err == nil && n >= 0 && n < before
+}
+
+// names lists the stages for a message.
+func (p *planner) names() string {
+	var names []string
+	for i, s := range p.stages {
+		if s.Name != "" {
+			names = append(names, s.Name)
+		} else {
+			names = append(names, strconv.Itoa(i))
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// visit adds what a stage and those below it name.
+func (p *planner) visit(n int) error {
+	if p.seen[n] {
+		return nil
+	}
+	p.seen[n] = true
+	s := p.stages[n]
+	base, err := p.expand(s.BaseName)
+	if err != nil {
+		return err
+	}
+	if base == "" {
+		return &MistakeError{fmt.Sprintf("the Dockerfile: line %d: FROM %s names nothing; give the build argument a value", line(s), s.BaseName)}
+	}
+	below, known := p.stage(base, n)
+	if _, err := strconv.Atoi(base); err == nil {
+		known = false // FROM knows names of stages, not numbers
+	}
+	if err := p.need(base, below, known); err != nil {
+		return err
+	}
+	for _, command := range s.Commands {
+		for _, from := range sources(command) {
+			from, err := p.expand(from)
+			if err != nil {
+				return err
+			}
+			below, known := p.stage(from, n)
+			if err := p.need(from, below, known); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// line is where a stage begins.
+func line(s instructions.Stage) int {
+	if len(s.Location) == 0 {
+		return 0
+	}
+	return s.Location[0].Start.Line
+}
+
+// need notes an image, or visits a stage.
+func (p *planner) need(name string, below int, isStage bool) error {
+	if isStage {
+		return p.visit(below)
+	}
+	if name != scratch && name != "" {
+		p.found[name] = true
+	}
+	return nil
+}
+
+// sources are the names after "from" of a command.
+func sources(command instructions.Command) (names []string) {
+	switch c := command.(type) {
+	case *instructions.CopyCommand:
+		names = append(names, c.From)
+	case *instructions.RunCommand:
+		for _, m := range instructions.GetMounts(c) {
+			names = append(names, m.From)
+		}
+	}
+	return slices.DeleteFunc(names, func(s string) bool { return s == "" })
+}
+
+// agentImage is what clients copy their agent from: COPY --from=ghcr.io/blaxel-ai/sandbox:latest
+// /sandbox-api /usr/local/bin/sandbox-api. This platform mounts an agent of its own.
+const agentImage = "ghcr.io/blaxel-ai/sandbox"
+
+// provided reports whether the builder itself has an image.
+func provided(name string) bool {
+	rest, ok := strings.CutPrefix(name, agentImage)
+	return ok && (rest == "" || rest[0] == ':' || rest[0] == '@')
+}

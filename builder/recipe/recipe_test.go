@@ -1,0 +1,96 @@
+package recipe
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/dozehq/doze/internal/buildapi"
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestRead(t *testing.T) {
+	t.Parallel()
+	const stages = `
+FROM golang:1.26 AS build
+RUN --mount=type=bind,from=assets:2,target=/a make
+FROM node:24 AS web
+COPY --from=build /x /x
+FROM unused:1 AS unused
+FROM debian:12
+COPY --from=web /x /y
+COPY --from=0 /x /z
+COPY --from=tools /t /t
+`
+	for name, c := range map[string]struct {
+		text   string
+		target string
+		args   map[string]string
+		want   Needs
+	}{
+		"one":             {"FROM busybox:1\nRUN true\n", "", nil, Needs{Images: []string{"busybox:1"}}},
+		"scratch":         {"FROM scratch\nCOPY a b\n", "", nil, Needs{}},
+		"stages":          {stages, "", nil, Needs{Images: []string{"assets:2", "debian:12", "golang:1.26", "node:24", "tools"}}},
+		"target":          {stages, "build", nil, Needs{Images: []string{"assets:2", "golang:1.26"}}},
+		"target number":   {stages, "1", nil, Needs{Images: []string{"assets:2", "golang:1.26", "node:24"}}},
+		"any case":        {"FROM a AS One\nFROM b\nCOPY --from=oNE / /\n", "", nil, Needs{Images: []string{"a", "b"}}},
+		"argument":        {"ARG V=12\nARG BASE=debian:${V}\nFROM $BASE\n", "", nil, Needs{Images: []string{"debian:12"}}},
+		"given":           {"ARG V=12\nFROM debian:${V:-x}\n", "", map[string]string{"V": "13"}, Needs{Images: []string{"debian:13"}}},
+		"default":         {"ARG V\nFROM debian:${V:-11}\n", "", nil, Needs{Images: []string{"debian:11"}}},
+		"platform":        {"FROM --platform=$BUILDPLATFORM debian AS x\nFROM x\n", "", nil, Needs{Images: []string{"debian"}}},
+		"a stage's name":  {"FROM a AS debian\nFROM debian\n", "", nil, Needs{Images: []string{"a"}}},
+		"a later stage":   {"FROM later AS x\nFROM b AS later\nFROM x\n", "", nil, Needs{Images: []string{"later"}}},
+		"the agent":       {"FROM a\nCOPY --from=ghcr.io/blaxel-ai/sandbox:v0.2 /sandbox-api /x\n", "", nil, Needs{Images: []string{"a"}, Provided: []string{"ghcr.io/blaxel-ai/sandbox:v0.2"}}},
+		"not the agent":   {"FROM ghcr.io/blaxel-ai/sandboxes:1\n", "", nil, Needs{Images: []string{"ghcr.io/blaxel-ai/sandboxes:1"}}},
+		"a local digest":  {"FROM app@sha256:" + strings.Repeat("0", 64) + "\n", "", nil, Needs{Images: []string{"app@sha256:" + strings.Repeat("0", 64)}}},
+		"syntax and here": {"# syntax=docker/dockerfile:1\nFROM a\nRUN <<EOF\nFROM b\nEOF\n", "", nil, Needs{Images: []string{"a"}}},
+	} {
+		got, err := Read([]byte(c.text), c.target, c.args)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	t.Parallel()
+	var many strings.Builder
+	for i := range buildapi.ImagesMax + 1 {
+		fmt.Fprintf(&many, "COPY --from=i%d / /\n", i)
+	}
+	for name, c := range map[string]struct{ text, target, want string }{
+		"empty":       {"", "", "the Dockerfile"},
+		"no FROM":     {"RUN true\n", "", "the Dockerfile"},
+		"unknown":     {"FROM a\nFLY b\n", "", "FLY"},
+		"no argument": {"ARG X\nFROM $X\n", "", "line 2"},
+		"no stage":    {"FROM a AS one\nFROM b\n", "two", "its stages are one, 1"},
+		"too many":    {"FROM a\n" + many.String(), "", "more than"},
+		"too large":   {"FROM a\n" + strings.Repeat("#", buildapi.DockerfileMax), "", "bytes"},
+	} {
+		_, err := Read([]byte(c.text), c.target, nil)
+		if m, ok := errors.AsType[*MistakeError](err); !ok || !strings.Contains(m.Text, c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte("ARG A=b\nFROM $A AS x\nRUN --mount=from=c true\nFROM x\nCOPY --from=0 a b\n"), "x")
+	f.Add([]byte("# escape=`\nFROM a\nRUN <<E\nE\n"), "")
+	f.Fuzz(func(t *testing.T, text []byte, target string) {
+		needs, err := Read(text, target, map[string]string{"A": "c"})
+		if err != nil {
+			if _, ok := errors.AsType[*MistakeError](err); !ok {
+				t.Errorf("not a mistake of the user: %v", err)
+			}
+			return
+		}
+		if len(needs.Images)+len(needs.Provided) > buildapi.ImagesMax {
+			t.Errorf("%d images", len(needs.Images))
+		}
+	})
+}
