@@ -150,7 +150,10 @@ func serveImage(t *testing.T) string {
 	server := httptest.NewServer(registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo))))
 	t.Cleanup(server.Close)
 	host := strings.TrimPrefix(server.URL, "http://")
-	base, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH})
+	base, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: v1.Config{
+		Entrypoint: []string{"/usr/local/bin/sandbox-api"}, Env: []string{"PATH=/bin"}, WorkingDir: "/srv", StopSignal: "SIGINT",
+		ExposedPorts: map[string]struct{}{"3000/tcp": {}}, Labels: map[string]string{"org.example": "app"},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
