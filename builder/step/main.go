@@ -53,6 +53,9 @@ func obey(order io.Reader) error {
 	if err := json.NewDecoder(order).Decode(&spec); err != nil {
 		return fmt.Errorf("read the order: %w", err)
 	}
+	if err := endWithBuilder(); err != nil {
+		return err
+	}
 	if err := enter(&spec); err != nil {
 		return err
 	}
@@ -66,13 +69,21 @@ func obey(order io.Reader) error {
 	if err := become(spec.Process); err != nil {
 		return err
 	}
+	if err := endWithBuilder(); err != nil { // a change of the user forgets it
+		return err
+	}
+	return run(spec.Process, home)
+}
+
+// endWithBuilder has the kernel end this process with the thread that started it.
+func endWithBuilder() error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
-		return fmt.Errorf("die with the builder: %w", err)
+		return fmt.Errorf("end with the builder: %w", err)
 	}
 	if orphaned() {
 		return errors.New("the builder has ended")
 	}
-	return run(spec.Process, home)
+	return nil
 }
 
 // orphaned reports whether the builder ended before PR_SET_PDEATHSIG: the other end of the

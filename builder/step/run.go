@@ -33,8 +33,8 @@ const (
 	// processes are dead by then.
 	pipesDelay = 10 * time.Second
 	// processesMax bounds the processes of a step. A build of a large C++ project has
-	// hundreds; a fork bomb has this many within a second.
-	processesMax = 4096
+	// hundreds. A fork bomb has this many within seconds.
+	processesMax = 1024
 	// countEvery is the pause between two counts of them.
 	countEvery = 100 * time.Millisecond
 	// exitKilled is the exit code that shells show for SIGKILL, as for any signal.
@@ -99,9 +99,10 @@ func Run(ctx context.Context, o Options) error {
 	cmd.ExtraFiles = []*os.File{orders, answer} // fdOrder and fdVerdict
 	cmd.Env = []string{}
 	cmd.WaitDelay = pipesDelay
+	// The step itself asks to be ended with this thread. Pdeathsig would have it kill itself where the
+	// first process of a namespace can: its parent is in another one, and Go takes that for dead.
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
-		Pdeathsig:  syscall.SIGKILL,
 		Setsid:     true,
 	}
 	if o.Alone {
