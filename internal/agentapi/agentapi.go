@@ -59,8 +59,8 @@ var (
 	// once CollectLogs would have something.
 	CollectLogs = Call{Method: http.MethodGet, Path: Prefix + "logs", Since: 3} // answers Collected
 	AwaitLogs   = Call{Method: http.MethodGet, Path: Prefix + "logs/new", Since: 3}
-	// BeginImage runs the program of the image, and its health check. It does so once
-	// in the life of a machine: a repetition does nothing.
+	// BeginImage says what the image is, and runs its program and its health check. It
+	// does so once in the life of a machine: a repetition does nothing.
 	BeginImage = Call{Method: http.MethodPost, Path: Prefix + "image", Since: 4} // takes Image
 	// AwaitImage has the parameter "after", which is ImageState.Change of the answer
 	// before, or 0. It answers once something is different.
@@ -167,7 +167,10 @@ type Chunk struct {
 type Image struct {
 	// Program is a program with its arguments, which runs without a shell; empty means
 	// that there is none.
-	Program    []string     `json:"program,omitempty"`
+	Program []string `json:"program,omitempty"`
+	// Waits says that the program does not start yet: [StartProcess] with its name does
+	// that, if it ran before.
+	Waits      bool         `json:"waits,omitempty"`
 	StopSignal int          `json:"stopSignal,omitempty"` // 0 means SIGTERM
 	Health     *HealthCheck `json:"health,omitempty"`
 }

@@ -91,7 +91,7 @@ func use(ctx context.Context, c agentapi.Client) map[agentapi.Call]any {
 		agentapi.CollectLogs:  either(c.Collect(ctx, 16)),
 		agentapi.AwaitLogs:    c.AwaitLogs(ctx, 16),
 		agentapi.BeginImage: c.BeginImage(ctx, agentapi.Image{
-			Program: []string{"serve", "-v"}, StopSignal: 2,
+			Program: []string{"serve", "-v"}, Waits: true, StopSignal: 2,
 			Health: &agentapi.HealthCheck{Test: []string{"CMD", "check"}, IntervalMillis: 1, TimeoutMillis: 2, StartPeriodMillis: 3, StartIntervalMillis: 4, Retries: 5},
 		}),
 		agentapi.AwaitImage:    either(c.AwaitImage(ctx, 16)),
@@ -190,7 +190,7 @@ func TestRequests(t *testing.T) {
 		`POST /doze/drives {"id":"one","path":"/mnt","uid":null,"gid":null}`,
 		"POST /doze/files tar",
 		`POST /doze/identity {"hostname":"box","env":["A=b"]}`,
-		`POST /doze/image {"program":["serve","-v"],"stopSignal":2,"health":{"test":["CMD","check"],"intervalMillis":1,"timeoutMillis":2,"startPeriodMillis":3,"startIntervalMillis":4,"retries":5}}`,
+		`POST /doze/image {"program":["serve","-v"],"waits":true,"stopSignal":2,"health":{"test":["CMD","check"],"intervalMillis":1,"timeoutMillis":2,"startPeriodMillis":3,"startIntervalMillis":4,"retries":5}}`,
 		`POST /doze/quiesce {"stopTimeoutSeconds":10}`,
 		"POST /doze/stop ",
 		`POST /doze/variables {"env":["NO_PROXY=a"]}`,

@@ -283,13 +283,13 @@ func (n *Node) rebuild(ctx context.Context, b *Box, o fleet.Order, u *undo) (err
 }
 
 // relaunch starts the processes that were noted, and forgets them and the
-// archive. One that cannot be started is reported, and the others are started. On a fresh
-// machine the program of the image begins whether it ran or not, as after every boot.
+// archive. One that cannot be started is reported, and the others are started. The agent of
+// a fresh machine is told of the program of its image, which is one of them if it ran.
 // Preconditions: the turn is held, or the box is.
 func (n *Node) relaunch(ctx context.Context, b *Box, fresh bool) {
 	uid := b.order.UID
 	if fresh {
-		n.beginProgram(ctx, b)
+		n.beginProgram(ctx, b, true)
 	}
 	raw, err := os.ReadFile(n.processesName(uid))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -303,9 +303,6 @@ func (n *Node) relaunch(ctx context.Context, b *Box, fresh bool) {
 		slog.Error("the processes of an archive are lost", "sandbox", uid, "err", err)
 	}
 	for _, p := range all {
-		if fresh && p["name"] == doze.EntrypointProcess && p["command"] == "" {
-			continue // it has begun
-		}
 		delete(p, "waitForCompletion") // nobody does
 		delete(p, "waitForPorts")
 		if err := b.agent().StartProcess(ctx, p); err != nil {

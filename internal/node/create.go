@@ -70,7 +70,7 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 		return err
 	}
 	if o.From == "" { // else its memory has the program
-		n.beginProgram(ctx, b)
+		n.beginProgram(ctx, b, false)
 	}
 	// A crash after this line leaves a sandbox that is adopted.
 	if err := n.commit(ctx, b, doze.Running); err != nil {

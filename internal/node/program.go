@@ -54,14 +54,15 @@ func programOf(i *Image) (in agentapi.Image, ok bool) {
 	return in, len(in.Program) > 0 || in.Health != nil
 }
 
-// beginProgram has the agent of a fresh machine run the program of its image. One that
-// does not start costs the program, and not the sandbox. Preconditions: the turn is held,
-// or the box is.
-func (n *Node) beginProgram(ctx context.Context, b *Box) {
+// beginProgram has the agent of a fresh machine run the program of its image, unless it
+// waits for its name. One that does not start costs the program, and not the sandbox.
+// Preconditions: the turn is held, or the box is.
+func (n *Node) beginProgram(ctx context.Context, b *Box, waits bool) {
 	in, ok := programOf(&b.made.image)
 	if !ok || b.order.NoEntrypoint {
 		return
 	}
+	in.Waits = waits
 	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
 	defer cancel()
 	if err := b.agent().BeginImage(ctx, in); err != nil && context.Cause(b.life) == nil {

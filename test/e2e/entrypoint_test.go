@@ -143,7 +143,7 @@ func TestEntrypoint(t *testing.T) {
 	})
 	until(t, "it runs again", func() bool { return program(t, agent).Stdout == starts+"\n" })
 
-	// An archive has its files, and a fresh machine starts it once.
+	// It ran before the archive, and does after it.
 	pack(t, c)
 	unpack(t, c)
 	until(t, "it runs in a fresh machine", func() bool { return program(t, agent).Stdout == starts+"\n" })
@@ -225,6 +225,13 @@ func TestEntrypointsThatEnd(t *testing.T) {
 		if all := strings.Join(events(name), "\n"); strings.Contains(all, "program") {
 			t.Errorf("the owner of %s hears %s", name, all)
 		}
+	}
+
+	// What a script does that begins with the agent of another platform.
+	scripted := made("scripted", v1.Config{Entrypoint: []string{"/bin/sh", "-c", "/usr/local/bin/sandbox-api & echo serving; wait"}})
+	until(t, "a script ends", func() bool { return program(t, scripted).Status == "completed" })
+	if got := program(t, scripted); got.Stdout != "serving\n" {
+		t.Errorf("it said %q", got.Stdout)
 	}
 
 	agent := made("client", v1.Config{Entrypoint: []string{"/usr/local/bin/sandbox-api"}})

@@ -55,8 +55,8 @@ func (e *Entrypoint) Close() {
 	e.tasks.Wait()
 }
 
-// Begin runs the program of the image. The host calls it once a fresh machine is
-// somebody's. A second call does nothing: a copy of the machine has the program in its
+// Begin runs the program of the image, unless it is to wait. The host calls it once a
+// fresh machine is somebody's. A second call does nothing: a copy of the machine has the program in its
 // memory.
 func (e *Entrypoint) Begin(_ string, in agentapi.Image) (struct{}, error) {
 	e.mu.Lock()
@@ -75,6 +75,9 @@ func (e *Entrypoint) Begin(_ string, in agentapi.Image) (struct{}, error) {
 	}
 	c := command.ForImage(command.Image{Argv: in.Program, StopSignal: syscall.Signal(in.StopSignal)})
 	e.processes.SetImage(c, e.follow)
+	if in.Waits {
+		return struct{}{}, nil
+	}
 	if _, err := e.processes.Start(c); err != nil {
 		e.note(func() { e.message = doze.Public(err).Message })
 	}

@@ -276,6 +276,24 @@ func TestQuiet(t *testing.T) {
 	await(t, s, "it runs again", func(i agentapi.ImageState) bool { return i.Status == "running" })
 }
 
+// TestWaits: a program that ran before an archive starts by its name, as it ran. One that
+// did not run does not start.
+func TestWaits(t *testing.T) {
+	t.Parallel()
+	s := agenttest.Start(t)
+	in := shell(`echo "ready $WORD"; exec sleep 1000`)
+	in.Waits = true
+	begin(t, s, in)
+	in.Waits = false
+	begin(t, s, in) // it was told already
+	if all := agenttest.Get[[]agenttest.Process](t, s, "GET", "/process", ""); len(all) != 0 {
+		t.Errorf("there are %+v", all)
+	}
+	agenttest.Get[any](t, s, "POST", "/process", `{"name":"entrypoint","command":"","env":{"WORD":"again"}}`)
+	await(t, s, "it runs", func(i agentapi.ImageState) bool { return i.Status == "running" })
+	agenttest.Until(t, "it writes", func() bool { return entry(t, s).Stdout == "ready again\n" })
+}
+
 // TestMistakes: what a host cannot mean is refused.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
