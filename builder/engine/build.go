@@ -262,8 +262,11 @@ func (e *Engine) attributes(o Order) (map[string]string, error) {
 		return nil, err
 	}
 	needs, err := recipe.Read(text, o.Target, o.Args)
+	if m, ok := errors.AsType[*recipe.MistakeError](err); ok && !m.Limit {
+		return attrs, nil // BuildKit says it with the line
+	}
 	if err != nil {
-		return attrs, nil //nolint:nilerr // BuildKit says it with the line
+		return nil, err
 	}
 	for _, name := range needs.Provided {
 		attrs[contextOption(name)] = "local:" + agentContext

@@ -146,8 +146,10 @@ func (e *Engine) worker(ctx context.Context, c Config) (*base.Worker, error) {
 	}
 	opt, err := runc.NewWorkerOpt(root, runc.SnapshotterFactory{
 		Name: "overlayfs",
-		New: func(root string) (snapshots.Snapshotter, error) {
-			return overlay.NewSnapshotter(root, overlay.AsynchronousRemove)
+		New: func(string) (snapshots.Snapshotter, error) {
+			// The options of a mount name each layer, and have less than a page. A longer list would
+			// have relative paths, which not every kernel mounts.
+			return overlay.NewSnapshotter(filepath.Join(e.dir, "o"), overlay.AsynchronousRemove)
 		},
 	}, false, oci.ProcessSandbox, nil, nil, netproviders.Opt{Mode: "host"}, nil, binary, "", false, nil, "", "", nil)
 	if err != nil {

@@ -336,6 +336,7 @@ var mistakes = []struct {
 }{
 	{ErrOutput.Error(), buildapi.FailedOutput},
 	{"no space left on device", buildapi.FailedDisk},
+	{"the Dockerfile ", buildapi.FailedDockerfile}, // of package recipe
 	{"failed to read dockerfile", buildapi.FailedDockerfile},
 	{"dockerfile parse error", buildapi.FailedDockerfile},
 	{"failed to parse", buildapi.FailedDockerfile},

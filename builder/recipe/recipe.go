@@ -22,6 +22,8 @@ const scratch = "scratch"
 // A MistakeError is a Dockerfile that cannot be built.
 type MistakeError struct {
 	Text string
+	// Limit says that the Dockerfile exceeds a bound of ours. BuildKit finds all other mistakes.
+	Limit bool
 }
 
 // Error implements error.
@@ -41,20 +43,20 @@ type Needs struct {
 // in a registry.
 func Read(dockerfile []byte, target string, args map[string]string) (Needs, error) {
 	if len(dockerfile) > buildapi.DockerfileMax {
-		return Needs{}, &MistakeError{fmt.Sprintf("the Dockerfile has %d bytes, more than %d", len(dockerfile), buildapi.DockerfileMax)}
+		return Needs{}, limit("has %d bytes, more than %d", len(dockerfile), buildapi.DockerfileMax)
 	}
 	parsed, err := parser.Parse(bytes.NewReader(dockerfile))
 	if err != nil {
-		return Needs{}, &MistakeError{"the Dockerfile: " + err.Error()}
+		return Needs{}, &MistakeError{Text: "the Dockerfile: " + err.Error()}
 	}
 	stages, metaArgs, err := instructions.Parse(parsed.AST, nil)
 	if err != nil {
-		return Needs{}, &MistakeError{"the Dockerfile: " + err.Error()}
+		return Needs{}, &MistakeError{Text: "the Dockerfile: " + err.Error()}
 	}
 	if len(stages) == 0 {
-		return Needs{}, &MistakeError{"the Dockerfile has no FROM"}
+		return Needs{}, &MistakeError{Text: "the Dockerfile has no FROM"}
 	}
-	p := &planner{stages: stages, lex: shell.NewLex(parsed.EscapeToken), found: map[string]bool{}, seen: map[int]bool{}}
+	p := &planner{stages: stages, lex: shell.NewLex(parsed.EscapeToken), found: map[string]bool{}, layers: map[int]int{}}
 	if err := p.declare(metaArgs, args); err != nil {
 		return Needs{}, err
 	}
@@ -62,7 +64,7 @@ func Read(dockerfile []byte, target string, args map[string]string) (Needs, erro
 	if target != "" {
 		n, ok := p.stage(target, len(stages))
 		if !ok {
-			return Needs{}, &MistakeError{fmt.Sprintf("the Dockerfile has no stage %.200q; its stages are %s", target, p.names())}
+			return Needs{}, &MistakeError{Text: fmt.Sprintf("the Dockerfile has no stage %.200q; its stages are %s", target, p.names())}
 		}
 		last = n
 	}
@@ -70,7 +72,7 @@ func Read(dockerfile []byte, target string, args map[string]string) (Needs, erro
 		return Needs{}, err
 	}
 	if len(p.found) > buildapi.ImagesMax {
-		return Needs{}, &MistakeError{fmt.Sprintf("the Dockerfile names %d images, more than %d", len(p.found), buildapi.ImagesMax)}
+		return Needs{}, limit("names %d images, more than %d", len(p.found), buildapi.ImagesMax)
 	}
 	var needs Needs
 	for _, name := range slices.Sorted(maps.Keys(p.found)) {
@@ -89,7 +91,7 @@ type planner struct {
 	lex    *shell.Lex
 	env    []string // NAME=value of the arguments before the first FROM
 	found  map[string]bool
-	seen   map[int]bool
+	layers map[int]int // of the stages that were visited, with those below
 }
 
 // declare evaluates the arguments before the first FROM.
@@ -125,7 +127,7 @@ func (p *planner) declare(metaArgs []instructions.ArgCommand, args map[string]st
 func (p *planner) expand(word string) (string, error) {
 	out, _, err := p.lex.ProcessWord(word, shell.EnvsFromSlice(p.env))
 	if err != nil {
-		return "", &MistakeError{fmt.Sprintf("the Dockerfile: %.200q: %v", word, err)}
+		return "", &MistakeError{Text: fmt.Sprintf("the Dockerfile: %.200q: %v", word, err)}
 	}
 	return out, nil
 }
@@ -156,17 +158,17 @@ func (p *planner) names() string {
 
 // visit adds what a stage and those below it name.
 func (p *planner) visit(n int) error {
-	if p.seen[n] {
+	if _, seen := p.layers[n]; seen {
 		return nil
 	}
-	p.seen[n] = true
+	p.layers[n] = 0
 	s := p.stages[n]
 	base, err := p.expand(s.BaseName)
 	if err != nil {
 		return err
 	}
 	if base == "" {
-		return &MistakeError{fmt.Sprintf("the Dockerfile: line %d: FROM %s names nothing; give the build argument a value", line(s), s.BaseName)}
+		return &MistakeError{Text: fmt.Sprintf("the Dockerfile: line %d: FROM %s names nothing; give the build argument a value", line(s), s.BaseName)}
 	}
 	below, known := p.stage(base, n)
 	if _, err := strconv.Atoi(base); err == nil {
@@ -174,6 +176,9 @@ func (p *planner) visit(n int) error {
 	}
 	if err := p.need(base, below, known); err != nil {
 		return err
+	}
+	if known {
+		p.layers[n] = p.layers[below]
 	}
 	for _, command := range s.Commands {
 		for _, from := range sources(command) {
@@ -186,8 +191,20 @@ func (p *planner) visit(n int) error {
 				return err
 			}
 		}
+		switch command.(type) {
+		case *instructions.RunCommand, *instructions.CopyCommand, *instructions.AddCommand, *instructions.WorkdirCommand:
+			p.layers[n]++
+		}
+	}
+	if p.layers[n] > buildapi.StepsMax {
+		return limit("makes %d layers, more than %d; have one RUN do what several do", p.layers[n], buildapi.StepsMax)
 	}
 	return nil
+}
+
+// limit returns a mistake about a bound of ours.
+func limit(format string, args ...any) error {
+	return &MistakeError{Text: "the Dockerfile " + fmt.Sprintf(format, args...), Limit: true}
 }
 
 // line is where a stage begins.

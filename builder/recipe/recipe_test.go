@@ -62,7 +62,9 @@ func TestMistakes(t *testing.T) {
 	for i := range buildapi.ImagesMax + 1 {
 		fmt.Fprintf(&many, "COPY --from=i%d / /\n", i)
 	}
+	layers := strings.Repeat("RUN true\n", buildapi.StepsMax/2+1)
 	for name, c := range map[string]struct{ text, target, want string }{
+		"many layers": {"FROM a AS x\n" + layers + "FROM x\n" + layers, "", "layers, more than"},
 		"empty":       {"", "", "the Dockerfile"},
 		"no FROM":     {"RUN true\n", "", "the Dockerfile"},
 		"unknown":     {"FROM a\nFLY b\n", "", "FLY"},

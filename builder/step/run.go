@@ -99,8 +99,8 @@ func Run(ctx context.Context, o Options) error {
 	cmd.ExtraFiles = []*os.File{orders, answer} // fdOrder and fdVerdict
 	cmd.Env = []string{}
 	cmd.WaitDelay = pipesDelay
-	// The step itself asks to be ended with this thread. Pdeathsig would have it kill itself where the
-	// first process of a namespace can: its parent is in another one, and Go takes that for dead.
+	// The step itself asks to be ended with this thread. With Pdeathsig, it would kill itself where a
+	// first process can: its parent is in another namespace, and Go takes that for dead.
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
 		Setsid:     true,

@@ -63,8 +63,9 @@ const (
 	ArgBytesMax = 64 << 10
 	// ImagesMax bounds the images that a Dockerfile names.
 	ImagesMax = 64
-	// StepsMax bounds the steps of a build: overlayfs has a layer for each.
-	StepsMax = 500
+	// StepsMax bounds the layers that a Dockerfile puts upon its base. Engines of
+	// containers run images of so many.
+	StepsMax = 127
 	// LineMax bounds a line of output, in bytes. The rest of a longer one is cut.
 	LineMax = 4 << 10
 	// OutputMax bounds the output of one build, in bytes. A build that writes more
