@@ -39,8 +39,12 @@ type arguments struct {
 type nothing struct{}
 
 // calls is the table of what a [Client] asks and a [Server] does: one row for each
-// method of [Node], but for [importVolume], whose body is a stream.
+// method of [Node], but for those in streams.
 var calls = map[string]func(ctx context.Context, n Node, in *arguments) (any, error){
+	"DropBuilder": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.DropBuilder(ctx, in.ID)
+	},
+	"Builders": func(ctx context.Context, n Node, _ *arguments) (any, error) { return n.Builders(ctx) },
 	"CheckImage": func(ctx context.Context, n Node, in *arguments) (any, error) {
 		return nothing{}, n.CheckImage(ctx, in.Ref)
 	},

@@ -98,26 +98,14 @@ func ask[Out any](ctx context.Context, c *Client, call string, in arguments) (ou
 }
 
 func (c *Client) send(ctx context.Context, call string, query url.Values, body io.Reader, out any) error {
-	to, err := c.at(ctx, Prefix+call+"?"+query.Encode())
+	resp, err := c.open(ctx, call, query, body)
 	if err != nil {
-		return unreachable(ctx, call, err)
-	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, body) //nolint:gosec // G704: the operator says where nodes are
-	if err != nil {
-		return fmt.Errorf("%s: %w", call, err)
-	}
-	announce(ctx, r)
-	resp, err := c.http.Do(r) //nolint:gosec // G704: as above
-	if err != nil {
-		return unreachable(ctx, call, err)
+		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))
 	if err != nil {
 		return unreachable(ctx, call, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return failed(resp.StatusCode, raw)
 	}
 	if out == nil {
 		return nil
@@ -126,6 +114,33 @@ func (c *Client) send(ctx context.Context, call string, query url.Values, body i
 		return fmt.Errorf("%s: the answer cannot be read: %w", call, err)
 	}
 	return nil
+}
+
+// open makes a call and returns its answer, whose body the caller closes. What the node
+// refused is an error.
+func (c *Client) open(ctx context.Context, call string, query url.Values, body io.Reader) (*http.Response, error) {
+	to, err := c.at(ctx, Prefix+call+"?"+query.Encode())
+	if err != nil {
+		return nil, unreachable(ctx, call, err)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, body) //nolint:gosec // G704: the operator says where nodes are
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", call, err)
+	}
+	announce(ctx, r)
+	resp, err := c.http.Do(r) //nolint:gosec // G704: as above
+	if err != nil {
+		return nil, unreachable(ctx, call, err)
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))
+	if err != nil {
+		return nil, unreachable(ctx, call, err)
+	}
+	return nil, failed(resp.StatusCode, raw)
 }
 
 // unreachable is an error of the way. The end of the caller's own context is not.
@@ -142,10 +157,7 @@ func failed(status int, raw []byte) error {
 	if err := json.Unmarshal(raw, &f); err != nil || f.Kind == "" {
 		return doze.Errorf(doze.KindOfStatus(status), "the node answers %d", status)
 	}
-	if f.Stopping {
-		return ErrStopping
-	}
-	return &doze.Error{Kind: doze.KindOfStatus(status), Name: f.Name, Message: f.Message, Fields: f.Fields}
+	return f.error(doze.KindOfStatus(status))
 }
 
 // Metrics returns what the process of the node counts, in the text format of
@@ -235,6 +247,16 @@ func (c *Client) ImportVolume(ctx context.Context, id string, size doze.Megabyte
 // ResizeVolume implements [Node].
 func (c *Client) ResizeVolume(ctx context.Context, id string, size doze.Megabytes) error {
 	return c.do(ctx, "ResizeVolume", arguments{ID: id, Size: size}, nil)
+}
+
+// DropBuilder implements [Builder].
+func (c *Client) DropBuilder(ctx context.Context, workspaceID string) error {
+	return c.do(ctx, "DropBuilder", arguments{ID: workspaceID}, nil)
+}
+
+// Builders implements [Builder].
+func (c *Client) Builders(ctx context.Context) (map[string]BuilderUse, error) {
+	return ask[map[string]BuilderUse](ctx, c, "Builders", arguments{})
 }
 
 // DropVolume implements [Node].

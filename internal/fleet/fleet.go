@@ -119,6 +119,8 @@ var ErrStopping = doze.Errorf(doze.Unavailable, "the node is shutting down")
 // Node is what control asks of a process that runs sandboxes. Every call may
 // be repeated: a second one finds the work done.
 type Node interface {
+	Builder
+
 	// CheckImage returns an Invalid error with the name INVALID_IMAGE for a
 	// reference that can never be run here. It makes or pulls nothing.
 	CheckImage(ctx context.Context, ref string) error
@@ -128,9 +130,9 @@ type Node interface {
 	// PinImage asks a registry what a reference means now, pulls that, and
 	// returns it. login may be nil.
 	PinImage(ctx context.Context, ref string, login *Login) (Pinned, error)
-	// ReleaseImage says that the record of an image, by the reference that PinImage
-	// returned, is gone: without sandboxes, snapshots and other records that need
-	// it, the image is removed soon.
+	// ReleaseImage says that the record of an image is gone, by the reference that
+	// PinImage returned. Without sandboxes, snapshots and other records that need it,
+	// the image is removed soon.
 	ReleaseImage(ctx context.Context, ref string) error
 	// Create boots a sandbox and returns when its agent answers. On an error
 	// nothing of it is left.
@@ -166,7 +168,7 @@ type Node interface {
 	// archive belongs to. On an error the archive is as it was.
 	Unarchive(ctx context.Context, o Order) error
 	// MakeVolume makes a disk under an id that is never reused and safe as a file
-	// name: empty, or with the content of another one, which must not be larger.
+	// name. It is empty, or has the content of another one, which must not be larger.
 	// One that is there is left as it is.
 	MakeVolume(ctx context.Context, id string, size doze.Megabytes, from string) error
 	// ImportVolume makes a disk with the files of a tar, and returns how many

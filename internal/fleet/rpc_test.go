@@ -18,7 +18,7 @@ import (
 // TestCallsAreComplete: every method of the contract has its row.
 func TestCallsAreComplete(t *testing.T) {
 	t.Parallel()
-	complete(t, reflect.TypeFor[Node](), append(slices.Collect(maps.Keys(calls)), importVolume))
+	complete(t, reflect.TypeFor[Node](), append(slices.Collect(maps.Keys(calls)), streams...))
 	complete(t, reflect.TypeFor[Control](), slices.Collect(maps.Keys(controlCalls)))
 }
 

@@ -14,8 +14,8 @@ import (
 const (
 	// Prefix is before the calls, in the version that this build speaks.
 	Prefix = "/fleet/v1/"
-	// importVolume is the call whose body is a stream: its arguments are in the
-	// query.
+	// importVolume is a call whose body is a stream: its arguments are in the query. See
+	// stream.go for others.
 	importVolume = "ImportVolume"
 	// metricsCall is the call of [RegisterMetrics], which is about the process.
 	metricsCall = "Metrics"
@@ -41,6 +41,9 @@ func NewServer(n Node, d Dialer) *Server { return &Server{n, d} }
 func (s *Server) Register(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+Prefix+"{call}", s.serve)
 	mux.HandleFunc("POST "+Prefix+importVolume, s.importVolume)
+	mux.HandleFunc("POST "+Prefix+buildCall, s.build)
+	mux.HandleFunc("POST "+Prefix+saveImage, s.saveImage)
+	mux.HandleFunc("POST "+Prefix+loadImage, s.loadImage)
 	if s.dialer != nil {
 		s.RegisterTunnels(mux)
 	}
@@ -69,19 +72,27 @@ func serveCall[Role any](w http.ResponseWriter, r *http.Request, table map[strin
 		Answer(w, nil, doze.Errorf(doze.Unsupported, "this role does not know the call %.40q: it is of another version", r.PathValue("call")))
 		return
 	}
-	var in arguments
-	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, callMax))
-	if err == nil {
-		err = json.Unmarshal(raw, &in)
-	}
+	in, err := decode(w, r)
 	if err != nil {
-		Answer(w, nil, doze.Wrap(err, doze.Invalid, "the arguments of the call cannot be read"))
+		Answer(w, nil, err)
 		return
 	}
 	ctx, caller := arrive(r)
 	defer caller.Leave()
 	out, err := do(ctx, role, &in)
 	Answer(w, out, err)
+}
+
+// decode returns the arguments of a call.
+func decode(w http.ResponseWriter, r *http.Request) (in arguments, err error) {
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, callMax))
+	if err == nil {
+		err = json.Unmarshal(raw, &in)
+	}
+	if err != nil {
+		return in, doze.Wrap(err, doze.Invalid, "the arguments of the call cannot be read")
+	}
+	return in, nil
 }
 
 func (s *Server) importVolume(w http.ResponseWriter, r *http.Request) {
@@ -104,6 +115,20 @@ type failure struct {
 	Stopping bool           `json:",omitempty"` // it is ErrStopping
 }
 
+// failureOf is what the caller is told of an error: the cause is in the log of this
+// process.
+func failureOf(e *doze.Error, err error) failure {
+	return failure{e.Kind.String(), e.Name, e.Message, e.Fields, errors.Is(err, ErrStopping)}
+}
+
+// error is the error that a failure was made of, with a kind.
+func (f *failure) error(kind doze.Kind) error {
+	if f.Stopping {
+		return ErrStopping
+	}
+	return &doze.Error{Kind: kind, Name: f.Name, Message: f.Message, Fields: f.Fields}
+}
+
 // Answer writes the result of a call. Of an error, the public part is told: the
 // cause is in the log of this process.
 func Answer(w http.ResponseWriter, out any, err error) {
@@ -111,7 +136,7 @@ func Answer(w http.ResponseWriter, out any, err error) {
 	if err != nil {
 		e := doze.Public(err)
 		status = e.Kind.Status()
-		out = failure{e.Kind.String(), e.Name, e.Message, e.Fields, errors.Is(err, ErrStopping)}
+		out = failureOf(e, err)
 	}
 	raw, err := json.Marshal(out)
 	if err != nil {

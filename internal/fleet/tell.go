@@ -5,7 +5,7 @@ import (
 )
 
 // Tell decides what a caller hears of an error of the node. A mistake in
-// an image, or its size, is the caller's; where the node cannot help, the caller may try
+// an image or a Dockerfile is the caller's; where the node cannot help, the caller may try
 // later; anything else is ours.
 func Tell(err error, doing string) error {
 	e := doze.Public(err)
@@ -15,7 +15,7 @@ func Tell(err error, doing string) error {
 	case doze.Timeout:
 		return doze.Wrap(err, doze.Timeout, "%s took too long", doing)
 	case doze.Invalid:
-		if e.Name == doze.NameInvalidImage {
+		if e.Name == doze.NameInvalidImage || e.Name == NameBuildFailed {
 			return err
 		}
 	}

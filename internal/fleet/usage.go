@@ -20,11 +20,12 @@ const (
 	DiskVolume     DiskKind = "volume"     // a volume, or a version of a volume template; ID is that of the disk
 	DiskLog        DiskKind = "log"        // what a sandbox wrote; ID is the UID of its machine, which may be gone
 	DiskAhead      DiskKind = "ahead"      // machines that were started ahead; no workspace has them
+	DiskBuilder    DiskKind = "builder"    // the memory of a sleeping builder, with its cache; ID is the UID of its machine
 )
 
 // DiskKinds are all kinds, in the order of their constants.
 var DiskKinds = []DiskKind{
-	DiskImage, DiskCheckpoint, DiskArchive, DiskDrive, DiskScratch, DiskSnapshot, DiskVolume, DiskLog, DiskAhead,
+	DiskImage, DiskCheckpoint, DiskArchive, DiskDrive, DiskScratch, DiskSnapshot, DiskVolume, DiskLog, DiskAhead, DiskBuilder,
 }
 
 // DiskUse is what one thing takes of the disk of a node. Bytes are those of
@@ -32,8 +33,8 @@ var DiskKinds = []DiskKind{
 type DiskUse struct {
 	Kind DiskKind
 	ID   string // see the kinds
-	// Workspace is the one that the node knows for a sandbox. The node does not
-	// know that of a snapshot, a volume or an image: it is empty.
+	// Workspace is the one that the node knows for a sandbox, or a builder. The node
+	// does not know that of a snapshot, a volume or an image: it is empty.
 	Workspace string
 	// Bytes are of files that belong to this thing alone.
 	Bytes int64

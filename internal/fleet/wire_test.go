@@ -23,7 +23,10 @@ import (
 )
 
 // local are types of the contract whose values stay in a process, or are a stream.
-var local = []reflect.Type{reflect.TypeFor[context.Context](), reflect.TypeFor[error](), reflect.TypeFor[io.Reader]()}
+var local = []reflect.Type{
+	reflect.TypeFor[context.Context](), reflect.TypeFor[error](),
+	reflect.TypeFor[io.Reader](), reflect.TypeFor[io.ReadCloser](), reflect.TypeFor[func(fleet.BuildEvent)](),
+}
 
 // facts are the types of what the feed says, by topic.
 var facts = map[string]reflect.Type{
@@ -72,6 +75,7 @@ func TestWire(t *testing.T) {
 			}
 		}
 	}
+	types[reflect.TypeFor[fleet.BuildEvent]()] = true // Build hands them to a function
 	for _, value := range facts {
 		if value != nil {
 			types[value] = true

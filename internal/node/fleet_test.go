@@ -39,7 +39,10 @@ func TestFleet(t *testing.T) {
 			return fleet.Pinned{Ref: ref + "@sha256:0", Bytes: 1}, cmp.Or(o.CheckImage(ref), fleettest.CheckLogin(ref, login))
 		}
 		h.withLogs(&o)
-		return h.startWith(o).Node
+		return struct {
+			*node.Node
+			fleet.Builder
+		}{h.startWith(o).Node, new(fleettest.Builder)}
 	}
 	t.Run("in process", func(t *testing.T) {
 		t.Parallel()

@@ -47,6 +47,10 @@ func Run(t *testing.T, h Host) {
 			check(&bench{t, h.Node(t), h.Image, h.Private})
 		})
 	}
+	RunBuilder(t, func(t *testing.T) fleet.Builder {
+		t.Helper()
+		return h.Node(t)
+	})
 }
 
 // cases is the suite.

@@ -22,6 +22,8 @@ import (
 // Node is a host with machines in memory. It implements
 // [fleet.Node], reports as a real one does, and fails when told to.
 type Node struct {
+	*fleettest.Builder // builds images
+
 	Report func(fleet.Report)
 	Hook   func() // if set, called at the begin and the end of each order
 
@@ -117,7 +119,7 @@ type Machine struct {
 
 // NewNode returns a node without machines.
 func NewNode() *Node {
-	return &Node{Limits: map[string]doze.Limits{}, claims: map[string]fleet.Order{}, mounted: map[string][]fleet.DriveMount{}, Disks: map[string]Disk{}, Machines: map[string]*Machine{}, Saved: map[string]string{}, fail: map[string]error{}}
+	return &Node{Builder: new(fleettest.Builder), Limits: map[string]doze.Limits{}, claims: map[string]fleet.Order{}, mounted: map[string][]fleet.DriveMount{}, Disks: map[string]Disk{}, Machines: map[string]*Machine{}, Saved: map[string]string{}, fail: map[string]error{}}
 }
 
 func (n *Node) CheckImage(_ context.Context, ref string) error {
@@ -691,6 +693,7 @@ func (n *Node) Clone() *Node {
 		c.Machines[uid] = &copied
 	}
 	maps.Copy(c.Saved, n.Saved)
+	c.Builder = n.Builder
 	return c
 }
 
