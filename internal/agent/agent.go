@@ -82,6 +82,7 @@ type Agent struct {
 	tools     *tool.Set
 	mounts    *drive.Calls
 	server    *serve.Server
+	outside   bool // it answers nobody from inside
 }
 
 // New returns an agent that listens to nobody yet.
@@ -103,7 +104,9 @@ func New(cfg Config) *Agent {
 	at := place.New(a.vars, dir)
 	a.processes = process.New(start, logs)
 	a.terminals = terminal.New(start)
-	a.identity = identity.New(cfg.Root, cfg.Init, etc.New(cfg.Root, host), a.vars, who, &a.drives, func() { a.system.Renew(); a.processes.ForgetOutput() })
+	builder := host.Get(environ.Builder) != ""
+	a.outside = builder
+	a.identity = identity.New(cfg.Root, identity.Power{First: cfg.Init, Builder: builder}, etc.New(cfg.Root, host), a.vars, who, &a.drives, func() { a.system.Renew(); a.processes.ForgetOutput() })
 	a.files = file.New(at, who, a.uploads)
 	a.trees = tree.New(at, a.files, a.uploads.Temp)
 	a.calls = process.NewCalls(a.processes)
@@ -138,6 +141,9 @@ func (a *Agent) Run(ctx context.Context, ln net.Listener) error {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { a.children.Run(reaping) })
 	served := make(chan error, 1)
+	if a.outside {
+		ln = serve.Outside(ln)
+	}
 	go func() { served <- srv.Serve(serve.Listen(ln)) }() // drained below
 
 	var err error

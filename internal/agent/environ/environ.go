@@ -19,9 +19,10 @@ const (
 	ImageDir     = "DOZE_WORKDIR"     // of the image, where commands start
 	Nameservers  = "DOZE_NAMESERVERS" // addresses with commas in between
 	HiddenDevice = "DOZE_HIDDEN"      // a device that this sandbox is not to have
+	Builder      = "DOZE_BUILDER"     // not empty: this is a machine of the platform that builds images
 )
 
-var hostEnv = []string{ImageUser, ImageDir, Nameservers, HiddenDevice}
+var hostEnv = []string{ImageUser, ImageDir, Nameservers, HiddenDevice, Builder}
 
 // List is a list of KEY=value, as the kernel takes it.
 type List []string

@@ -25,10 +25,20 @@ type Identity struct {
 	renewed func() // called when it is that of another sandbox
 }
 
-// New returns the identity of an agent with the power of the first
-// process, or without. It calls renewed whenever it has changed.
-func New(root string, first bool, names *etc.Names, vars *environ.Variables, who account.User, drives *drive.Set, renewed func()) *Identity {
-	return &Identity{root: root, power: power{held: first}, names: names, vars: vars, who: who, drives: drives, renewed: renewed}
+// Power says what an agent has of the power of the first process, and what becomes of
+// it.
+type Power struct {
+	First bool // it has that power, until it knows whose agent it is
+	// Builder says that it does not give it up: what it starts mounts file systems and
+	// makes namespaces for the steps of Dockerfiles. No caller can set that. Only the
+	// host says it, in the environment that the first process begins with.
+	Builder bool
+}
+
+// New returns the identity of an agent with some power. It calls renewed whenever it
+// has changed.
+func New(root string, p Power, names *etc.Names, vars *environ.Variables, who account.User, drives *drive.Set, renewed func()) *Identity {
+	return &Identity{root: root, power: power{held: p.First, stays: p.Builder}, names: names, vars: vars, who: who, drives: drives, renewed: renewed}
 }
 
 // SetVariables replaces the variables of the platform for processes that start from

@@ -18,14 +18,16 @@ import (
 
 // power is a capability that only the first process of a sandbox ever has. It is for
 // setting the host name and the id of the boot. It is given up before the first command
-// can run.
+// can run, except in a machine that builds images.
 type power struct {
+	stays bool // it is not given up
+
 	mu   sync.Mutex
-	held bool // guarded by mu
+	held bool // guarded by mu; it was not spent yet
 }
 
 // spend names the host, unless name is empty or the host's name already, and
-// gives the power up. Later calls do nothing.
+// gives the power up, unless it stays. Later calls do nothing.
 func (p *power) spend(name string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -40,8 +42,10 @@ func (p *power) spend(name string) error {
 	if err := renewBoot(); err != nil {
 		slog.Warn("the boot has the id of the machine that this one began as", "err", err)
 	}
-	if err := relinquish(unix.CAP_SYS_ADMIN); err != nil {
-		return fmt.Errorf("give up a capability: %w", err) // and nobody is let in
+	if !p.stays {
+		if err := relinquish(unix.CAP_SYS_ADMIN); err != nil {
+			return fmt.Errorf("give up a capability: %w", err) // and nobody is let in
+		}
 	}
 	p.held = false
 	return nil
