@@ -85,6 +85,10 @@ func diskOwners(use fleet.DiskUse, machines map[string]string, tagged map[string
 			}
 		}
 		return owners
+	case fleet.DiskBuilder: // no record has it
+		if use.Workspace != "" {
+			return []string{use.Workspace}
+		}
 	case fleet.DiskSnapshot, fleet.DiskVolume, fleet.DiskLog, fleet.DiskAhead:
 	}
 	return nil

@@ -23,6 +23,8 @@ func TestDiskOwners(t *testing.T) {
 		"snapshot, on record":     {fleet.DiskUse{Kind: fleet.DiskSnapshot, ID: "m"}, nil},
 		"volume, on record":       {fleet.DiskUse{Kind: fleet.DiskVolume, ID: "m"}, nil},
 		"started ahead":           {fleet.DiskUse{Kind: fleet.DiskAhead, ID: "m"}, nil},
+		"a builder":               {fleet.DiskUse{Kind: fleet.DiskBuilder, ID: "builder-m", Workspace: "main"}, []string{"main"}},
+		"a builder of nobody":     {fleet.DiskUse{Kind: fleet.DiskBuilder, ID: "builder-m"}, nil},
 		"image of the platform":   {fleet.DiskUse{Kind: fleet.DiskImage, Platform: true, Users: []string{"m"}}, nil},
 		"image of two":            {fleet.DiskUse{Kind: fleet.DiskImage, Users: []string{"m", "n", "o"}}, []string{"w", "x"}},
 		"image with a tag of one": {fleet.DiskUse{Kind: fleet.DiskImage, Refs: []string{"hub.test/app@sha256:1"}, Users: []string{"m", "n"}}, []string{"x"}},

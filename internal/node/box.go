@@ -168,6 +168,10 @@ func (b *Box) note(message string) { b.report(message, true) }
 func (b *Box) report(message string, note bool) {
 	now := time.Now()
 	r := b.state.Report(message, note, now)
+	if b.hidden() { // control has no record of it
+		slog.Info("a machine of the platform", "machine", b.order.UID, "phase", r.Phase, "message", message)
+		return
+	}
 	r.UID, r.LastUsed = b.order.UID, b.use.At(r.Phase, now)
 	b.n.reports.put(r)
 }

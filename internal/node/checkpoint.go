@@ -212,7 +212,7 @@ type CheckpointAge struct {
 func (n *Node) CheckpointAge() (a CheckpointAge) {
 	for _, b := range n.all() {
 		b.mu.Lock()
-		running, its := b.state.Is(doze.Running), b.checkpoint.age
+		running, its := b.state.Is(doze.Running) && !b.hidden(), b.checkpoint.age
 		b.mu.Unlock()
 		if !running {
 			continue

@@ -182,6 +182,6 @@ func own(d *doze.DiskUsage, use *fleet.DiskUse) {
 		d.DriveBytes += use.Total()
 	case fleet.DiskScratch:
 		d.ScratchBytes += use.Total()
-	case fleet.DiskCheckpoint, fleet.DiskImage, fleet.DiskSnapshot, fleet.DiskVolume, fleet.DiskLog, fleet.DiskAhead:
+	case fleet.DiskCheckpoint, fleet.DiskImage, fleet.DiskSnapshot, fleet.DiskVolume, fleet.DiskLog, fleet.DiskAhead, fleet.DiskBuilder:
 	}
 }

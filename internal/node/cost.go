@@ -34,10 +34,13 @@ type Consumer struct {
 	Usage                doze.Usage
 }
 
-// Consumers returns what Costs does, with what each sandbox has done. A look at the link
+// Consumers returns what Costs does of sandboxes, with what each has done. A look at the link
 // of each makes it slower.
 func (n *Node) Consumers(ctx context.Context) (all []Consumer) {
 	for _, b := range n.all() {
+		if b.hidden() {
+			continue
+		}
 		c := Consumer{UID: b.order.UID, Workspace: b.order.Workspace, Name: b.order.Name}
 		cost, err := costOf(ctx, b)
 		if err == nil {

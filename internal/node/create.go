@@ -19,6 +19,16 @@ import (
 // answers, in that order. If one step fails, those before it are taken back in
 // reverse. If that does not work either, Delete tries again.
 func (n *Node) Create(ctx context.Context, o fleet.Order) (err error) {
+	if hidden(o.UID) {
+		return doze.Errorf(doze.Invalid, "the UID %q is one of the platform's own machines", o.UID)
+	}
+	return n.create(ctx, o, n.plan)
+}
+
+// planner says what the machine of an order is made of.
+type planner func(context.Context, fleet.Order) (made, error)
+
+func (n *Node) create(ctx context.Context, o fleet.Order, plan planner) (err error) {
 	b := n.newBox(o, machine.Config{ID: o.UID}, doze.Starting)
 	ctx, traced := n.traceCreate(ctx, b)
 	defer func() { traced(err) }()
@@ -42,16 +52,17 @@ func (n *Node) Create(ctx context.Context, o fleet.Order) (err error) {
 	}
 	ctx, cancel := b.life.bound(ctx)
 	defer cancel()
-	return n.build(ctx, b, &u)
+	return n.build(ctx, b, plan, &u)
 }
 
 // build makes the machine of a new box. Preconditions: the turn is held.
-func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
+func (n *Node) build(ctx context.Context, b *Box, plan planner, u *undo) error {
 	o := b.order
-	var err error
-	if b.made, err = n.plan(ctx, o); err != nil {
+	m, err := plan(ctx, o)
+	if err != nil {
 		return err
 	}
+	n.become(b, m)
 	b.mu.Lock()
 	b.entry.of(&b.made.image, &b.order)
 	b.mu.Unlock()
@@ -62,11 +73,11 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 	}
 	defer leave()
 	like := b.made.config
-	m, err := n.obtain(ctx, b, u)
+	runs, err := n.obtain(ctx, b, u)
 	if err != nil {
 		return err
 	}
-	if err := n.inhabit(ctx, b, o, m); err != nil {
+	if err := n.inhabit(ctx, b, o, runs); err != nil {
 		return err
 	}
 	if o.From == "" { // else its memory has the program
@@ -84,7 +95,7 @@ func (n *Node) build(ctx context.Context, b *Box, u *undo) error {
 	if b.life.Err() != nil { // ctx is about to end, too
 		return context.Cause(b.life)
 	}
-	if len(o.Volumes) == 0 {
+	if len(o.Volumes) == 0 && !b.hidden() {
 		n.ahead.want(like)
 	}
 	return b.move(doze.Booted, "")
@@ -160,9 +171,9 @@ func (n *Node) obtain(ctx context.Context, b *Box, u *undo) (machine.Machine, er
 }
 
 // spare is a machine for a new box that was started ahead, or nil. None has
-// volumes.
+// volumes, and none is hidden.
 func (n *Node) spare(b *Box) *spare {
-	if len(b.order.Volumes) > 0 {
+	if len(b.order.Volumes) > 0 || b.hidden() {
 		return nil
 	}
 	return n.ahead.take(b.made.config)

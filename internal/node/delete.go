@@ -18,6 +18,11 @@ func (n *Node) Delete(ctx context.Context, uid string) error {
 		n.ledger.forget(uid) // its place may be reserved
 		return nil
 	}
+	return n.remove(ctx, b)
+}
+
+// remove is Delete of a box.
+func (n *Node) remove(ctx context.Context, b *Box) error {
 	b.part(ctx)
 	b.logs.fresh(ctx) // its last lines
 	b.mu.Lock()
@@ -35,7 +40,7 @@ func (n *Node) Delete(ctx context.Context, uid string) error {
 		return err
 	}
 	defer b.unlock()
-	if n.box(uid) == b { // or another Delete was first, or Create took it back
+	if n.lookup(b.order.UID) == b { // or another Delete was first, or Create took it back
 		if err := n.clear(ctx, b); err != nil {
 			return err
 		}

@@ -4,7 +4,7 @@ import "context"
 
 // Hold holds a sandbox, as a request does.
 func (n *Node) Hold(ctx context.Context, uid string) (release func(), err error) {
-	_, release, err = gate{n, uid, 0}.hold(ctx)
+	_, release, err = gate{n.box, uid, 0}.hold(ctx)
 	return release, err
 }
 

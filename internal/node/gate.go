@@ -18,13 +18,13 @@ import (
 
 // gate is a [http.RoundTripper] to one port of one sandbox.
 type gate struct {
-	n    *Node
+	find func(uid string) *Box
 	uid  string
 	port uint16
 }
 
 // Transport implements [fleet.Gate].
-func (n *Node) Transport(uid string, port uint16) http.RoundTripper { return gate{n, uid, port} }
+func (n *Node) Transport(uid string, port uint16) http.RoundTripper { return gate{n.box, uid, port} }
 
 // RoundTrip wakes the sandbox, sends the request, and lets go of the sandbox
 // when the response has been read.
@@ -119,7 +119,7 @@ func follow(ctx context.Context, t *trace.Trace) context.Context {
 }
 
 func (g gate) hold(ctx context.Context) (*Box, func(), error) {
-	b := g.n.box(g.uid)
+	b := g.find(g.uid)
 	if b == nil {
 		return nil, nil, errUnknown
 	}
@@ -129,7 +129,7 @@ func (g gate) hold(ctx context.Context) (*Box, func(), error) {
 
 // Dial implements [fleet.Dialer].
 func (n *Node) Dial(ctx context.Context, uid string, port uint16) (net.Conn, error) {
-	return unlessHungUp(ctx, func() (net.Conn, error) { return gate{n, uid, port}.dial(ctx) })
+	return unlessHungUp(ctx, func() (net.Conn, error) { return gate{n.box, uid, port}.dial(ctx) })
 }
 
 // dial is one attempt of Dial.

@@ -100,7 +100,7 @@ type collector struct {
 
 // serve begins to collect if the box runs. Preconditions: mu of the box is held.
 func (c *collector) serve() {
-	if c.b.n.Logbook == nil || c.serving || c.refused || !c.b.state.Is(doze.Running) {
+	if c.b.n.Logbook == nil || c.b.hidden() || c.serving || c.refused || !c.b.state.Is(doze.Running) {
 		return
 	}
 	c.serving = c.b.life.spawn(c.run)
@@ -214,7 +214,7 @@ func (c *collector) owes() time.Duration {
 // matter if that does not work: the lines come later.
 func (c *collector) fresh(ctx context.Context) {
 	c.b.mu.Lock()
-	running := c.b.state.Is(doze.Running) && !c.refused
+	running := c.b.state.Is(doze.Running) && !c.refused && !c.b.hidden()
 	c.b.mu.Unlock()
 	if c.b.n.Logbook == nil || !running {
 		return

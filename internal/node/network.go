@@ -110,8 +110,13 @@ func (n *Node) SetNetwork(ctx context.Context, uid string, network *doze.Network
 	if b == nil {
 		return errUnknown
 	}
+	return b.setNetwork(ctx, network)
+}
+
+// setNetwork is SetNetwork of a box.
+func (b *Box) setNetwork(ctx context.Context, network *doze.Network) error {
 	b.rules.set(network)
-	err := b.rules.admit(n.machineOf(b))
+	err := b.rules.admit(b.n.machineOf(b))
 	if doze.Public(err).Kind == doze.NotFound {
 		return nil
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/dozehq/doze/internal/node/entry"
 )
 
-// Node is the runtime of one host.
+// Node is the runtime of one host. With a [fleet.Builder] it is a [fleet.Node].
 type Node struct {
 	Options
 	life         context.Context //nolint:containedctx // ends with the node
@@ -49,10 +49,7 @@ type Node struct {
 	machines map[string]*Box // guarded by mu; by the ID of the machine
 }
 
-var (
-	_ fleet.Node = (*Node)(nil)
-	_ fleet.Gate = (*Node)(nil)
-)
+var _ fleet.Gate = (*Node)(nil)
 
 var (
 	errUnknown = doze.Errorf(doze.NotFound, "there is no such sandbox on this node")
@@ -125,7 +122,16 @@ func (n *Node) Run(ctx context.Context) error {
 	return nil
 }
 
+// box returns the box of a sandbox. Nobody finds a hidden one by its UID.
 func (n *Node) box(uid string) *Box {
+	if hidden(uid) {
+		return nil
+	}
+	return n.lookup(uid)
+}
+
+// lookup returns the box of a UID, be it hidden or not.
+func (n *Node) lookup(uid string) *Box {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.boxes[uid]
@@ -145,6 +151,13 @@ func (n *Node) assign(b *Box, c machine.Config) {
 	delete(n.machines, b.made.config.ID)
 	b.made.config = c
 	n.machines[c.ID] = b
+}
+
+// become has a box made of something. Preconditions: the turn is held.
+func (n *Node) become(b *Box, m made) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	b.made = m
 }
 
 // Owns reports whether a sandbox of this node has the machine of that id.

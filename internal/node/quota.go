@@ -12,7 +12,8 @@ import (
 // in memory alone: a wake asks it, and waits for nothing.
 //
 // A sandbox counts from the moment at which its machine is about to run, until
-// it stands still or is gone. Sandboxes that are paused do not count.
+// it stands still or is gone. Sandboxes that are paused do not count, nor do the
+// machines of the platform itself.
 type ledger struct {
 	mu     sync.Mutex
 	limits map[string]doze.Limits // guarded by mu; by workspace, the empty one has the defaults
@@ -43,6 +44,9 @@ func (l *ledger) setLimits(workspace string, limits doze.Limits) {
 // have more awake. One that counts already is let in. The sandbox instead,
 // which may be empty, is taken for asleep.
 func (l *ledger) enter(o *fleet.Order, instead string) error {
+	if hidden(o.UID) {
+		return nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.of(o.Workspace)
@@ -69,6 +73,9 @@ func (l *ledger) enter(o *fleet.Order, instead string) error {
 // note counts a sandbox that runs, whatever its workspace may have: it was
 // adopted, or has to run for what somebody wants to save of it.
 func (l *ledger) note(o *fleet.Order) {
+	if hidden(o.UID) {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.of(o.Workspace).put(o)

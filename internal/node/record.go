@@ -259,7 +259,8 @@ func adopted(r saved, m machine.Machine, back string, err error) (phase doze.Pha
 }
 
 // Agents returns the files with the agents that sandboxes and snapshots of this
-// node were born with and need as long as they live. It reports false if it
+// node were born with and need as long as they live. The root file systems of
+// machines of the platform itself are among them. It reports false if it
 // cannot tell of all. Preconditions: nothing is being created.
 func (n *Node) Agents() (files []string, all bool) {
 	for _, b := range n.all() {
@@ -267,6 +268,9 @@ func (n *Node) Agents() (files []string, all bool) {
 			return nil, false // its record is damaged, and may be repaired
 		}
 		files = append(files, b.made.config.Agent)
+		if b.hidden() {
+			files = append(files, b.made.config.Root)
+		}
 	}
 	err := n.snapshots.each(func(_ string, s savedSnapshot, err error) error {
 		files = append(files, s.Agent)

@@ -48,7 +48,7 @@ func (n *Node) renewCheckpoints(ctx context.Context) {
 func (b *Box) overdue() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.renewable() && b.checkpoint.age.Overdue(b.n.CheckpointEvery, time.Now(), b.n.began)
+	return !b.hidden() && b.renewable() && b.checkpoint.age.Overdue(b.n.CheckpointEvery, time.Now(), b.n.began)
 }
 
 // renewable reports whether the box runs, and its checkpoint would leave nothing out.

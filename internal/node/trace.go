@@ -30,7 +30,7 @@ func (w *wakes) trace(by arrival, o *fleet.Order, traced func(trace.Record)) *tr
 
 // traceCreate begins the trace of a create, and returns what ends it.
 func (n *Node) traceCreate(ctx context.Context, b *Box) (traced context.Context, end func(error)) {
-	t := trace.Begin(trace.Create, trace.CallerOf(ctx), b.order.UID, b.order.Workspace, time.Now(), n.Traced)
+	t := trace.Begin(trace.Create, trace.CallerOf(ctx), b.order.UID, b.order.Workspace, time.Now(), b.traced())
 	b.wakes.traces.Add(t)
 	return trace.With(ctx, t), func(err error) {
 		if err != nil {
@@ -40,6 +40,14 @@ func (n *Node) traceCreate(ctx context.Context, b *Box) (traced context.Context,
 		}
 		t.Leave()
 	}
+}
+
+// traced is who is told of the traces of a box.
+func (b *Box) traced() func(trace.Record) {
+	if b.hidden() {
+		return func(trace.Record) {}
+	}
+	return b.n.Traced
 }
 
 // commit writes the record of a box that is being created.

@@ -150,6 +150,9 @@ func (n *Node) measureSandboxes(ctx context.Context, m *measuring) error {
 		}
 		files := []string{n.filesName(uid), n.filesName(uid) + newSuffix, n.processesName(uid)}
 		use.Kind = fleet.DiskCheckpoint
+		if hidden(uid) {
+			use.Kind = fleet.DiskBuilder
+		}
 		errs = append(errs, m.add(use, memory...))
 		use.Kind = fleet.DiskArchive
 		errs = append(errs, m.add(use, files...))

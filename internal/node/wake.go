@@ -115,7 +115,7 @@ func (b *Box) wakeUp(port uint16, by arrival) (*attempt, error) {
 		b.wakes.calm()
 		return nil, err
 	}
-	try := &attempt{done: make(chan struct{}), trace: b.wakes.trace(by, &b.order, b.n.Traced)}
+	try := &attempt{done: make(chan struct{}), trace: b.wakes.trace(by, &b.order, b.traced())}
 	if !b.life.spawn(func() { b.wake(try, port) }) {
 		try.trace.Fail(told(context.Cause(b.life)))
 		try.trace.Leave()
