@@ -36,8 +36,9 @@ func (h *Host) agent(ctx context.Context) (string, error) {
 	return image.Path, err
 }
 
-// retireAgents removes the agents of earlier builds that no sandbox has any more. It
-// is called after the sandboxes were adopted and before one can be created.
+// retireAgents removes the agents of earlier builds that no sandbox has any more, and the
+// root file systems of builders that none has. It is called after the sandboxes were
+// adopted and before one can be created.
 func (h *Host) retireAgents(current string) error {
 	used, all := h.node.Agents()
 	if !all {

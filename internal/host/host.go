@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/builder"
 	"github.com/dozehq/doze/internal/daemon"
 	"github.com/dozehq/doze/internal/disk"
 	"github.com/dozehq/doze/internal/drive"
@@ -82,6 +83,7 @@ type Options struct {
 	DNS                       string        // host:port of the server behind Resolver; empty: those of this host
 
 	Drives drive.Options // an empty URL: there are no drives
+	Builds Builds
 
 	Upstream
 
@@ -127,13 +129,15 @@ type Host struct {
 	traffic   *traffic
 	logs      *logbook.Book // nil if no output is stored
 	node      *node.Node
+	builder   *builder.Room
+	rooting   chan struct{} // holds a token while the root file system of builders is looked for, or made
 	unnamed   chan struct{} // rings when the record of an image is gone
 }
 
 // Open makes images, network and engine, and adopts the sandboxes that are there.
 // What was opened is closed again if a later step fails.
 func Open(ctx context.Context, o Options) (_ *Host, err error) {
-	h := &Host{o: o, unnamed: make(chan struct{}, 1), traffic: &traffic{quotas: o.Quotas, all: map[string]*egress.Traffic{}}}
+	h := &Host{o: o, unnamed: make(chan struct{}, 1), rooting: make(chan struct{}, 1), traffic: &traffic{quotas: o.Quotas, all: map[string]*egress.Traffic{}}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.Close())
@@ -158,7 +162,7 @@ func Open(ctx context.Context, o Options) (_ *Host, err error) {
 }
 
 // Node is the node, for control and the edge.
-func (h *Host) Node() *node.Node { return h.node }
+func (h *Host) Node() Node { return Node{h.node, h.builder} }
 
 // Info is what the node says of itself, without its identity and address.
 func (h *Host) Info() fleet.NodeInfo {
@@ -186,6 +190,7 @@ func (h *Host) SweepAddresses() {
 func (h *Host) Services() []daemon.Service {
 	services := []daemon.Service{
 		{Name: "node", Run: h.node.Run},
+		{Name: "builders", Run: h.builder.Run},
 		{Name: "images", Run: h.collectImages},
 		{Name: "interceptor", Run: h.secrets.interceptor.Run},
 		{Name: "egress", Run: h.egress.Run},
@@ -272,6 +277,9 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 	}
 	if err := h.net.Sweep(h.node.Owns); err != nil {
 		slog.Warn("addresses that nobody has could not be given back", "err", err)
+	}
+	if err := h.openBuilder(ctx); err != nil {
+		return err
 	}
 	if err := h.retireAgents(agent); err != nil {
 		slog.Warn("agents of earlier builds could not be removed", "err", err)

@@ -55,7 +55,7 @@ func (r *Remote) Services(h *Host, n fleet.NodeInfo) []daemon.Service {
 // Handler serves the other two roles: control all of it, an edge tunnels alone.
 func (h *Host) Handler(drops func() map[string]uint64) http.Handler {
 	all, tunnels := http.NewServeMux(), http.NewServeMux()
-	server := fleet.NewServer(h.node, h.node)
+	server := fleet.NewServer(h.Node(), h.node)
 	server.Register(all)
 	server.RegisterTunnels(tunnels)
 	fleet.RegisterMetrics(all, func(ctx context.Context) ([]byte, error) {

@@ -46,7 +46,7 @@ func (s Settings) Validate() error {
 	var p doze.Problems
 	for _, check := range []func(*doze.Problems){
 		s.checkNames, s.checkAddresses, s.checkPreviews, s.checkACME, s.checkDatabase, func(p *doze.Problems) { s.Limits(p) },
-		s.checkTimes, s.checkLogs, s.checkDrives, s.checkCrash, s.checkEgress, s.checkQuotas, s.checkNumbers, s.checkMemory, s.checkDisk, s.checkOutput,
+		s.checkTimes, s.checkLogs, s.checkDrives, s.checkCrash, s.checkEgress, s.checkQuotas, s.checkNumbers, s.checkMemory, s.checkDisk, s.checkBuilds, s.checkOutput,
 	} {
 		check(&p)
 	}
@@ -226,6 +226,27 @@ func (s Settings) checkDisk(p *doze.Problems) {
 	}
 	if s.VolumeOvercommit < 1 || s.VolumeOvercommit > volumeOvercommitMax {
 		p.Add("volumeOvercommit", "must be 1 to %d", volumeOvercommitMax)
+	}
+}
+
+// buildTimeoutMax is longer than anybody waits for an image.
+const buildTimeoutMax = 24 * time.Hour
+
+func (s Settings) checkBuilds(p *doze.Problems) {
+	if s.Builds < 1 || s.Builds > host.BuildsMax {
+		p.Add("builds", "must be 1 to %d", host.BuildsMax)
+	}
+	if s.BuildMemoryMB != 0 && (s.BuildMemoryMB < int64(host.BuildMemoryMin) || s.BuildMemoryMB > int64(doze.MemoryMax)) {
+		p.Add("buildMemoryMb", "must be %d to %d, or 0", host.BuildMemoryMin, doze.MemoryMax)
+	}
+	if s.BuildDiskMB < 0 || s.BuildMemoryMB != 0 && s.BuildDiskMB >= s.BuildMemoryMB {
+		p.Add("buildDiskMb", "must be less than buildMemoryMb, or 0: the files of a builder are in its memory")
+	}
+	if s.BuildCacheAge.Duration < 0 {
+		p.Add("buildCacheAge", "must not be negative")
+	}
+	if s.BuildTimeout.Duration <= 0 || s.BuildTimeout.Duration > buildTimeoutMax {
+		p.Add("buildTimeout", "must be more than 0, and at most %v", buildTimeoutMax)
 	}
 }
 

@@ -29,8 +29,14 @@ func (s Settings) Host() host.Options {
 		PauseAfter: s.PauseAfter.Duration, SaveAfter: s.SaveAfter.Duration, SwapAfter: s.SwapAfter.Duration, DiskAfter: s.DiskAfter.Duration,
 		GuestReferences: s.GuestReferences, Unmasked: !s.MaskResponses,
 		Egress: s.Egress, Opened: opened, EgressLink: s.EgressLink, Resolver: s.DNS(), DNS: s.Resolver,
-		Drives: s.Bucket(),
+		Drives: s.Bucket(), Builds: s.Building(),
 	}
+}
+
+// Building is what the settings say of builds. Where the program is, is for the caller to
+// add.
+func (s Settings) Building() host.Builds {
+	return host.Builds{Most: s.Builds, MemoryMB: s.BuildMemoryMB, DiskMB: s.BuildDiskMB, CacheAge: s.BuildCacheAge.Duration, Timeout: s.BuildTimeout.Duration}
 }
 
 // Bucket is what the settings say of the bucket of drives.

@@ -111,6 +111,12 @@ type Settings struct {
 	ImageMaxMB        int64 `json:"imageMaxMb"` // what the files of an image of a registry may take
 	// ImageRetention is for how long an image stays that nothing needs; 0: for ever.
 	ImageRetention daemon.Duration `json:"imageRetention"`
+	// What builds of images take.
+	Builds        int             `json:"builds"`        // at a time
+	BuildMemoryMB int64           `json:"buildMemoryMb"` // of the builder of a workspace; 0: host.BuildMemoryDefault, or half of the memory for sandboxes
+	BuildDiskMB   int64           `json:"buildDiskMb"`   // of its files, in that memory; 0: three quarters of it
+	BuildCacheAge daemon.Duration `json:"buildCacheAge"` // a builder that nobody uses for this long is deleted; 0: never
+	BuildTimeout  daemon.Duration `json:"buildTimeout"`  // of one build
 	// LogsRetention is for how long output and events of sandboxes stay, also after these
 	// ended; 0: no output is stored.
 	LogsRetention daemon.Duration `json:"logsRetention"`
@@ -143,6 +149,7 @@ func Defaults() Settings {
 		Swap: swap.Auto, ACMEURL: certificate.LetsEncrypt,
 		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: host.ReadyAuto, WarmPool: 2, WarmPoolMax: 16, Egress: host.EgressOpen, MaskResponses: true, Images: []string{doze.ImageDefault}, Log: "info",
 		ImageMaxMB: disk.BytesDefault >> 20, ImageRetention: daemon.Duration{Duration: 7 * 24 * time.Hour}, LogsRetention: daemon.Duration{Duration: 7 * 24 * time.Hour}, LogsWorkspaceMB: 512, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
+		Builds: 2, BuildCacheAge: daemon.Duration{Duration: 7 * 24 * time.Hour}, BuildTimeout: daemon.Duration{Duration: 15 * time.Minute},
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/host"
 	"github.com/dozehq/doze/internal/ingress"
 )
 
@@ -227,5 +228,42 @@ func TestLocalURL(t *testing.T) {
 		if got := s.LocalURL(tt.listen); got != tt.want {
 			t.Errorf("%s: %s", name, got)
 		}
+	}
+}
+
+// TestBuildSettings that are wrong.
+func TestBuildSettings(t *testing.T) {
+	t.Parallel()
+	for args, says := range map[string]string{
+		"": "", "--builds 1 --build-memory-mb 2048 --build-disk-mb 1024 --build-cache-age 0s --build-timeout 1h": "",
+		"--builds 0":            "builds must be 1 to 64",
+		"--builds 65":           "builds must be 1 to 64",
+		"--build-memory-mb 100": "buildMemoryMb must be 512 to",
+		"--build-memory-mb -1":  "buildMemoryMb must be 512 to",
+		"--build-memory-mb 1024 --build-disk-mb 1024": "buildDiskMb must be less than buildMemoryMb",
+		"--build-disk-mb -1":                          "buildDiskMb",
+		"--build-cache-age -1s":                       "buildCacheAge must not be negative",
+		"--build-timeout 0s":                          "buildTimeout must be more than 0",
+		"--build-timeout 25h":                         "buildTimeout",
+	} {
+		c, _, err := load(strings.Fields(args))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Validate(); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %q", args, err, says)
+		}
+	}
+}
+
+// TestBuilding: the options of builds are those of the settings.
+func TestBuilding(t *testing.T) {
+	t.Parallel()
+	c, _, err := load(strings.Fields("--builds 3 --build-memory-mb 2048 --build-disk-mb 1024 --build-cache-age 2h --build-timeout 1h"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := c.Host().Builds, (host.Builds{Most: 3, MemoryMB: 2048, DiskMB: 1024, CacheAge: 2 * time.Hour, Timeout: time.Hour}); got != want {
+		t.Errorf("the options are %+v, want %+v", got, want)
 	}
 }
