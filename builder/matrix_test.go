@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"flag"
 	"maps"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -81,7 +83,7 @@ RUN --mount=type=bind,source=src,target=/ctx ls /ctx > /ctxlist; touch /ctx/no 2
 RUN --mount=type=bind,source=src,target=/ctx,rw touch /ctx/yes && ls /ctx > /rwlist
 RUN --mount=type=bind,from=busybox:1,source=/etc,target=/other ls /other > /otherlist
 RUN --mount=type=bind,source=src/a,target=/deep/er/file cat /deep/er/file > /filecopy
-RUN --network=none ls /sys/class/net > /net; wget -T 1 -q -O /dev/null http://192.0.2.1 2>/dev/null || echo down >> /net
+RUN --network=none sed 1,2d /proc/net/dev | cut -d: -f1 > /net; wget -T 1 -q -O /dev/null http://192.0.2.1 2>/dev/null || echo down >> /net
 `, files: map[string]string{"src/a": "a\n", "src/b": "b\n"}, build: buildapi.Build{Secrets: map[string]string{"tok": "hunter2hunter2"}},
 		has:   []string{"/two", "/length", "/env"},
 		lacks: []string{"/cache/n", "/run/secrets", "/run/secrets/tok", "/etc/tok", "/scratch", "/ctx", "/ctx/yes", "/other", "/deep/er/file"},
@@ -95,7 +97,7 @@ RUN id > /tmp/ann; echo $HOME >> /tmp/ann; cd; touch file; chmod 4711 file
 USER ann:staff
 RUN touch /tmp/staff
 USER root
-RUN grep -E 'Cap|NoNew' /proc/self/status > /rootcaps; ulimit -n > /ulimit; umask > /umask
+RUN grep -E 'Cap|NoNew' /proc/self/status > /rootcaps; umask > /umask
 SHELL ["/bin/sh", "-ec"]
 RUN echo shell ok > /shell; false || true
 COPY --chown=ann:staff src /src
@@ -184,37 +186,104 @@ RUN exit 1
 	},
 }
 
-// TestMatrix: our steps make of each Dockerfile what BuildKit makes of it with runc: the same
-// files with the same modes, owners, times, extended attributes and bytes, and the same
-// configuration.
-func TestMatrix(t *testing.T) {
+// record is a file for what runc makes of the table, and compareWith is such a file. So a kernel
+// on which runc does not run is compared with one where it does.
+var (
+	record      = flag.String("record", "", "write what runc makes of the matrix to a `file`")
+	compareWith = flag.String("compare-with", "", "compare with what runc made: a `file` of -record")
+)
+
+// records is what such a file has.
+type records struct {
+	Base   []byte // the layout of the base
+	Began  time.Time
+	Images map[string]made
+}
+
+// made is what came of a row.
+type made struct {
+	Files  map[string]file
+	Config string
+	Layers int
+}
+
+// reference returns what runc makes of a row, and when it began.
+func reference(t *testing.T) (began time.Time, of func(t *testing.T, o engine.Order) made) {
+	t.Helper()
+	if *compareWith != "" {
+		raw, err := os.ReadFile(*compareWith)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all records
+		if err := json.Unmarshal(raw, &all); err != nil {
+			t.Fatal(err)
+		}
+		baseOnce.Do(func() { baseLayout = all.Base })
+		return all.Began, func(t *testing.T, o engine.Order) made {
+			t.Helper()
+			m, ok := all.Images[o.ID]
+			if !ok {
+				t.Fatalf("there is no record of %s", o.ID)
+			}
+			return m
+		}
+	}
 	runc, err := exec.LookPath("runc")
 	if err != nil {
 		t.Skip("it needs runc: make deps-test")
 	}
-	theirs, ours := open(t, runc), open(t, "")
-	names := ours.base(t)
+	theirs := open(t, runc)
 	theirs.base(t)
-	began := time.Now().Add(-time.Second)
+	began = time.Now().Add(-time.Second)
+	all := records{Base: baseLayout, Began: began, Images: map[string]made{}}
+	t.Cleanup(func() {
+		if *record == "" {
+			return
+		}
+		raw, err := json.Marshal(all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(*record, raw, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+	return began, func(t *testing.T, o engine.Order) made {
+		t.Helper()
+		m := result(t, theirs, o)
+		all.Images[o.ID] = m
+		return m
+	}
+}
+
+// TestMatrix: our steps make of each Dockerfile what BuildKit makes of it with runc: the same
+// files with the same modes, owners, times, extended attributes and bytes, and the same
+// configuration.
+func TestMatrix(t *testing.T) {
+	needRoot(t)
+	began, theirs := reference(t)
+	ours := open(t, "")
+	names := ours.base(t)
 	for _, name := range slices.Sorted(maps.Keys(matrix)) {
 		r := matrix[name]
 		t.Run(name, func(t *testing.T) {
 			o := order(t, strings.ReplaceAll(name, " ", "-"), r.dockerfile, r.files)
 			r.build.ID, r.build.Context, r.build.Names = o.ID, o.Context, names
 			o.Build = r.build
-			want, got := result(t, theirs, o), result(t, ours, o)
+			want, got := theirs(t, o), result(t, ours, o)
 			compare(t, began, want, got)
 			for _, f := range r.has {
-				if _, ok := got.files[f]; !ok {
+				if _, ok := got.Files[f]; !ok {
 					t.Errorf("it lacks %s", f)
 				}
 			}
 			for _, f := range r.lacks {
-				if _, ok := got.files[f]; ok {
+				if _, ok := got.Files[f]; ok {
 					t.Errorf("it has %s", f)
 				}
 			}
-			if diff := cmp.Diff(sparse(want.config), sparse(got.config)); diff != "" {
+			if diff := cmp.Diff(want.Config, got.Config); diff != "" {
 				t.Errorf("the configuration: %s", diff)
 			}
 		})
@@ -222,18 +291,19 @@ func TestMatrix(t *testing.T) {
 }
 
 // result builds with an engine, and reads what it made.
-func result(t *testing.T, b *bench, o engine.Order) image {
+func result(t *testing.T, b *bench, o engine.Order) made {
 	t.Helper()
 	b.must(t, o)
-	return b.read(t, o.ID)
+	img := b.read(t, o.ID)
+	return made{Files: img.files, Config: sparse(img.config), Layers: len(img.layers)}
 }
 
 // compare compares two images file by file. A time of this test is not the same in both, but
 // it is of this test in both.
-func compare(t *testing.T, began time.Time, want, got image) {
+func compare(t *testing.T, began time.Time, want, got made) {
 	t.Helper()
-	for _, name := range slices.Sorted(maps.Keys(want.files)) {
-		w, g := want.files[name], got.files[name]
+	for _, name := range slices.Sorted(maps.Keys(want.Files)) {
+		w, g := want.Files[name], got.Files[name]
 		if w.Time.After(began) && g.Time.After(began) {
 			w.Time, g.Time = time.Time{}, time.Time{}
 		}
@@ -241,13 +311,13 @@ func compare(t *testing.T, began time.Time, want, got image) {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(got.files)) {
-		if _, ok := want.files[name]; !ok {
-			t.Errorf("%s is only in ours: %+v", name, got.files[name])
+	for _, name := range slices.Sorted(maps.Keys(got.Files)) {
+		if _, ok := want.Files[name]; !ok {
+			t.Errorf("%s is only in ours: %+v", name, got.Files[name])
 		}
 	}
-	if len(want.layers) != len(got.layers) {
-		t.Errorf("%d layers, and not %d", len(got.layers), len(want.layers))
+	if want.Layers != got.Layers {
+		t.Errorf("%d layers, and not %d", got.Layers, want.Layers)
 	}
 }
 

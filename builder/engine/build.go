@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/errdefs"
@@ -187,7 +188,11 @@ func (e *Engine) makeAgent() error {
 	if err := os.MkdirAll(e.agentDir(), 0o755); err != nil { //nolint:gosec // a directory of images
 		return err
 	}
-	return os.WriteFile(filepath.Join(e.agentDir(), "sandbox-api"), []byte(standIn), 0o755) //nolint:gosec // a program of images
+	file := filepath.Join(e.agentDir(), "sandbox-api")
+	if err := os.WriteFile(file, []byte(standIn), 0o755); err != nil { //nolint:gosec // a program of images
+		return err
+	}
+	return os.Chtimes(file, time.Unix(0, 0), time.Unix(0, 0)) // the same in each image
 }
 
 // options are what BuildKit's client is told.
