@@ -284,6 +284,8 @@ func (rt *Route) body(schemas *openapi.Schemas) *openapi.Body {
 func (rt *Route) responses(schemas *openapi.Schemas) map[string]openapi.Response {
 	all := map[string]openapi.Response{"default": failure(anyFailure)}
 	switch {
+	case rt.gives == TarType:
+		all["200"] = openapi.Response{Description: "an archive", Content: map[string]openapi.Media{rt.gives: {Schema: &openapi.Schema{}}}}
 	case rt.gives != "":
 		all["200"] = openapi.Response{Description: "a stream of lines, each of which is this", Content: map[string]openapi.Media{rt.gives: {Schema: schemas.Of(rt.out, openapi.Answer)}}}
 	case rt.out == nil:

@@ -34,7 +34,7 @@ type shape struct {
 	params  []string     // in a body that may be a form
 	query   []string     // names in the table of parameters
 	headers []string     // that an answer may have
-	gives   string       // media type of an answer that is a stream of lines, each of which is an out
+	gives   string       // media type of an answer that is a stream: a tar, or lines, each of which is an out
 	reveals bool         // a good answer has a credential in it
 	gathers bool         // it reports what is wrong with the query, Mistakes, with all else
 	about   string       // what its summary and its types do not say: sentences, or nothing
@@ -206,6 +206,18 @@ func Offer[In, T, Out any](header string, fn func(T, context.Context, *http.Requ
 // error as long as nothing is answered.
 func Stream[Line, T any](fn func(T, http.ResponseWriter, *http.Request) error) Endpoint[T] {
 	return Endpoint[T]{shape{out: reflect.TypeFor[Line](), gives: NDJSONType}, func(t T, _ *call) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := fn(t, w, r); err != nil {
+				httpx.WriteError(w, r, err)
+			}
+		})
+	}}
+}
+
+// Download lifts a method that sends a tar. It returns an error as long as nothing is
+// answered.
+func Download[T any](fn func(T, http.ResponseWriter, *http.Request) error) Endpoint[T] {
+	return Endpoint[T]{shape{out: reflect.TypeFor[[]byte](), gives: TarType}, func(t T, _ *call) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if err := fn(t, w, r); err != nil {
 				httpx.WriteError(w, r, err)

@@ -19,6 +19,14 @@ import (
 // imageTypes are what images of the API may be for. We run sandboxes.
 var imageTypes = []string{doze.KindSandbox, "agent", "function", "job"}
 
+// errBuilt is for a caller who writes what only records have.
+func errBuilt(ref string) error {
+	return &doze.Error{
+		Kind: doze.Invalid, Name: doze.NameInvalidImage,
+		Message: fmt.Sprintf("%q is no name of an image: write the one that it has in the workspace, as in app:1.0", api.Clip(ref)),
+	}
+}
+
 var errNoImage = doze.Errorf(doze.NotFound, "there is no such image")
 
 // builds says why an upload of what an image is to be built of is refused.
@@ -39,6 +47,9 @@ func (s *Server) Source(ctx context.Context, workspace, ref string) (source stri
 	if registry, _ := doze.Registry(ref); registry != "" {
 		login, err = s.loginFor(ctx, workspace, ref)
 		return ref, login, err
+	}
+	if strings.HasPrefix(ref, doze.BuiltPrefix) { // a record has it, perhaps of another workspace
+		return "", nil, errBuilt(ref)
 	}
 	name, tag, ok := doze.WorkspaceImage(ref)
 	if !ok {
@@ -189,22 +200,9 @@ func (s *Server) createImage(ctx context.Context, r *http.Request, body map[stri
 	if err != nil {
 		return out, fleet.Tell(err, "the pull of the image")
 	}
-	now := doze.Time{Time: time.Now()}
-	var moved []string // what the tag meant before
-	_, err = s.Store.ChangeImage(life, workspace, name, func(i *doze.Image) error {
-		moved = nil
-		for _, t := range i.Spec.Tags {
-			if t.Name == tag && t.Image != pinned.Ref {
-				moved = append(moved, t.Image)
-			}
-		}
-		return setTag(i, tag, pinned, now)
-	})
-	if err != nil {
-		s.release(ctx, []string{pinned.Ref}) // nobody has it, unless another tag means it
+	if err := s.point(life, workspace, name, tag, pinned); err != nil {
 		return out, err
 	}
-	s.release(ctx, moved)
 	return doze.ImageResponse{
 		Message: fmt.Sprintf("the image is %s:%s", name, tag), Name: name, ResourceType: doze.KindSandbox, Image: pinned.Ref,
 	}, nil
@@ -224,7 +222,7 @@ func setTag(i *doze.Image, name string, pinned fleet.Pinned, now doze.Time) erro
 		return nil
 	}
 	if len(i.Spec.Tags) >= doze.ImageTagsMax {
-		return doze.Errorf(doze.Exhausted, "the image has %d tags, which is the limit: delete one first", len(i.Spec.Tags))
+		return errTagsMax(len(i.Spec.Tags))
 	}
 	i.Spec.Tags = append(i.Spec.Tags, made)
 	return nil
@@ -240,6 +238,10 @@ func forgetConfigs(i *doze.Image) {
 	for _, t := range tags[min(doze.ImageConfigsMax, len(tags)):] {
 		t.Config = nil
 	}
+}
+
+func errTagsMax(n int) error {
+	return doze.Errorf(doze.Exhausted, "the image has %d tags, which is the limit: delete one first", n)
 }
 
 // deleteImage removes an image, or one of its tags. What was made of it runs on,

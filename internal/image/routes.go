@@ -20,6 +20,10 @@ var rows = []api.Row[*Server]{
 		About("It is 400 while a sandbox has the image.")),
 	api.DELETE("/images/{type}/{image}/tags/{tag}", access.Admin, "Delete a tag of an image", api.Read((*Server).deleteImage).
 		About("It is 400 while a sandbox has the image under this tag.")),
+	api.GET("/images/{type}/{image}/archive", access.Admin, "Download an image", api.Download((*Server).saveImage).
+		About("The answer is an OCI layout with one layer, which docker loads too. Write the tag behind the name, as in app:1.0; it is latest by default.")),
+	api.PUT("/images/{type}/{image}/archive", access.Admin, "Upload an image", api.Read((*Server).loadImage).Takes(api.TarType).
+		About("The body is an OCI layout, or what docker saves, of one image for the machines of the platform. A name that exists means the new image from then on.")),
 	api.GET("/images/{type}/{image}/share", access.Admin, "List who may use an image", api.Read((*Server).listImageShares)),
 	api.POST("/images/{type}/{image}/share", access.Admin, "Share an image with a workspace", api.Write[api.ShareRequest]((*Server).shareImage)),
 	api.DELETE("/images/{type}/{image}/share/{target}", access.Admin, "Stop sharing an image with a workspace", api.Read((*Server).unshareImage)),

@@ -5,6 +5,8 @@ package image
 
 import (
 	"context"
+	"io"
+	"sync"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -22,6 +24,8 @@ type Node interface {
 	CheckImage(ctx context.Context, ref string) error
 	PinImage(ctx context.Context, ref string, login *fleet.Login) (fleet.Pinned, error)
 	ReleaseImage(ctx context.Context, ref string) error
+	SaveImage(ctx context.Context, ref string, login *fleet.Login) (io.ReadCloser, error)
+	LoadImage(ctx context.Context, id string, archive io.Reader) (fleet.Built, error)
 }
 
 // Config is what a Server works with. Every field is required.
@@ -34,10 +38,15 @@ type Config struct {
 type Server struct {
 	Config
 	locks *keylock.Locks
+
+	mu        sync.Mutex
+	transfers map[string]int // guarded by mu; archives on their way, by workspace
 }
 
 // New returns a server that serves at once.
-func New(c Config) *Server { return &Server{Config: c, locks: keylock.New()} }
+func New(c Config) *Server {
+	return &Server{Config: c, locks: keylock.New(), transfers: map[string]int{}}
+}
 
 // take waits for the turn of an image as long as its caller does. The context that it
 // returns does not end with the caller: what is begun is completed.

@@ -28,9 +28,9 @@ var open = []string{
 }
 
 // everywhere are the routes that find what they name in every workspace: each
-// name is that of a feature, and a template that is not there is made. Users of
-// the platform are for operators, who see all.
-var everywhere = []string{"GET /features/{feature}", "PUT /volume_templates/{template}", "PUT /platform/users/{user}"}
+// name is that of a feature, and a template or an image that is not there is made.
+// Users of the platform are for operators, who see all.
+var everywhere = []string{"GET /features/{feature}", "PUT /volume_templates/{template}", "PUT /platform/users/{user}", "PUT /images/{type}/{image}/archive"}
 
 // TestEveryRouteIsGuarded is made from the route table, so that a new route
 // cannot be forgotten.

@@ -205,6 +205,10 @@ class ControlOperations:
         """Read an image. Needs the scope admin."""
         return self._transport.call("GET", f"{self._base}/images/{_codec.segment(type)}/{_codec.segment(image)}", decode=_codec.model(models.Image), timeout=timeout)
 
+    def get_images_by_type_by_image_archive(self, type: str, image: str, *, timeout: float | None = None) -> bytes:
+        """Download an image. The answer is an OCI layout with one layer, which docker loads too. Write the tag behind the name, as in app:1.0; it is latest by default. Needs the scope admin."""
+        return (self._transport.send("GET", f"{self._base}/images/{_codec.segment(type)}/{_codec.segment(image)}/archive", timeout=timeout)).content
+
     def get_images_by_type_by_image_share(self, type: str, image: str, *, timeout: float | None = None) -> list[models.ImageShare]:
         """List who may use an image. Needs the scope admin."""
         return self._transport.call("GET", f"{self._base}/images/{_codec.segment(type)}/{_codec.segment(image)}/share", decode=_codec.items(_codec.model(models.ImageShare)), timeout=timeout)
@@ -624,6 +628,10 @@ class ControlOperations:
     def put_drives_by_drive(self, drive: str, body: models.DriveRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Drive:
         """Update a drive. Needs the scope volumes:create."""
         return self._transport.call("PUT", f"{self._base}/drives/{_codec.segment(drive)}", body=body, decode=_codec.model(models.Drive), timeout=timeout)
+
+    def put_images_by_type_by_image_archive(self, type: str, image: str, content: bytes, *, timeout: float | None = None) -> models.ImageResponse:
+        """Upload an image. The body is an OCI layout, or what docker saves, of one image for the machines of the platform. A name that exists means the new image from then on. Needs the scope admin."""
+        return self._transport.call("PUT", f"{self._base}/images/{_codec.segment(type)}/{_codec.segment(image)}/archive", content=content, decode=_codec.model(models.ImageResponse), timeout=timeout)
 
     def put_password(self, body: models.PasswordRequest | Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
         """Set the password of the caller. All tokens of the user become void. Needs a credential; it is about its owner alone."""
