@@ -13,6 +13,8 @@ const (
 	APIPath = "/v0"
 	// docsPath is the page that describes it.
 	docsPath = "/docs"
+	// registryPath is what docker puts before each path of a registry.
+	registryPath = "/v2"
 )
 
 // Mux shares one address between the roles.
@@ -22,7 +24,7 @@ type Mux struct {
 		// Matches reports whether a request is for a sandbox.
 		Matches(r *http.Request) bool
 	}
-	API     http.Handler // at and below APIPath and docsPath
+	API     http.Handler // at and below APIPath, docsPath and registryPath
 	Metrics http.Handler
 	Version string
 }
@@ -31,7 +33,7 @@ func (m Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case m.Edge.Matches(r):
 		m.Edge.ServeHTTP(w, r)
-	case within(r.URL.Path, APIPath), within(r.URL.Path, docsPath):
+	case within(r.URL.Path, APIPath), within(r.URL.Path, docsPath), within(r.URL.Path, registryPath):
 		m.API.ServeHTTP(w, r)
 	case r.URL.Path == "/openapi.json": // where tools look for it
 		r = r.Clone(r.Context())

@@ -19,6 +19,7 @@ import (
 	"github.com/dozehq/doze/internal/preview"
 	"github.com/dozehq/doze/internal/quota"
 	"github.com/dozehq/doze/internal/reference"
+	"github.com/dozehq/doze/internal/registry"
 	"github.com/dozehq/doze/internal/schedule"
 	"github.com/dozehq/doze/internal/store"
 	"github.com/dozehq/doze/internal/tenancy"
@@ -59,6 +60,7 @@ type Rooms struct {
 	Network  *network.Server
 	Tenancy  *tenancy.Server
 	Logins   *oauth.Server
+	Registry *registry.Server
 	API      *api.Server
 	audit    *audit.Journal
 }
@@ -85,16 +87,21 @@ func NewRooms(p Parts) *Rooms {
 		Store: p.Store, Credentials: p.Credentials, OAuth: r.Logins, Audit: p.Audit, Quotas: p.Quotas, Runtime: r.Control,
 		Regions: p.Regions, Operator: p.Operator, Enforce: p.Enforce,
 	})
+	r.Registry = registry.New(registry.Config{Images: r.Images, Credentials: p.Credentials, Quotas: p.Quotas})
 	r.API = r.compose(api.Config{
 		Credentials: p.Credentials, Quotas: p.Quotas, Audit: p.Audit, Counted: store.Counted, Settle: r.Control.Settle,
 	})
 	return r
 }
 
-// Handler serves the control API, and the page that describes it.
+// Handler serves the control API, the page that describes it, and the registry.
 func (r *Rooms) Handler() http.Handler {
 	served, page := r.API.Handler(), reference.New(r.API.Description, api.Prefix)
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if q.URL.Path == registry.Path || strings.HasPrefix(q.URL.Path, registry.Path+"/") {
+			r.Registry.ServeHTTP(w, q)
+			return
+		}
 		if q.URL.Path == reference.Path || strings.HasPrefix(q.URL.Path, reference.Path+"/") {
 			page.ServeHTTP(w, q)
 			return
