@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,9 +23,9 @@ import (
 	"github.com/dozehq/doze/client"
 )
 
-// whole compares all of an image with its digests. The library has such a function, which
+// verified compares all of an image with its digests. The library has such a function, which
 // wants each layer compressed.
-func whole(img v1.Image) error {
+func verified(img v1.Image) error {
 	if err := validate.Image(img, validate.Fast); err != nil {
 		return err
 	}
@@ -68,13 +67,14 @@ func TestImageTravels(t *testing.T) {
 		t.Fatal(err)
 	}
 	call{method: "POST", url: p.Address + "/v0/workspaces", body: `{"name":"second"}`}.want(t, p, 200)
-	var key struct {
+	// A program of the second workspace: a key of its admin, who is that of the first
+	// one, too, would open both.
+	var account, key struct {
+		ID     string `json:"client_id"`
 		APIKey string `json:"apiKey"`
 	}
-	made := call{method: "POST", url: p.Address + "/v0/api_keys?workspace=second", body: `{"scopes":["admin"]}`}.want(t, p, 200)
-	if err := json.Unmarshal([]byte(made.body), &key); err != nil || key.APIKey == "" {
-		t.Fatalf("%s: %v", made.body, err)
-	}
+	call{method: "POST", url: p.Address + "/v0/service_accounts?workspace=second", body: `{"name":"ci","scopes":["admin"]}`}.want(t, p, 200).into(t, &account)
+	call{method: "POST", url: p.Address + "/v0/service_accounts/" + account.ID + "/api_keys?workspace=second", body: `{"scopes":["admin"]}`}.want(t, p, 200).into(t, &key)
 	second, err := client.New(client.Config{Address: p.Address, Key: key.APIKey, Workspace: "second"})
 	if err != nil {
 		t.Fatal(err)
@@ -113,14 +113,14 @@ func TestImageTravels(t *testing.T) {
 	}
 	first, err := pull("main/own-app:1", p.Key)
 	if err == nil {
-		err = whole(first)
+		err = verified(first)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	copied, err := pull("second/own-copy:2", key.APIKey)
 	if err == nil {
-		err = whole(copied)
+		err = verified(copied)
 	}
 	if err != nil {
 		t.Fatal(err)
