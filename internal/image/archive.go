@@ -204,7 +204,7 @@ func (s *Server) loadImage(ctx context.Context, r *http.Request) (out doze.Image
 	}
 	life, end := context.WithTimeout(held, recordTimeout)
 	defer end()
-	if err := s.point(life, workspace, name, tag, fleet.Pinned{Ref: loaded.Ref, Bytes: loaded.Bytes}); err != nil {
+	if err := s.point(life, workspace, name, tag, fleet.Pinned{Ref: loaded.Ref, Bytes: loaded.Bytes, Config: loaded.Image}); err != nil {
 		return out, err
 	}
 	return doze.ImageResponse{

@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/dozehq/doze/internal/testkit"
@@ -70,7 +71,8 @@ func TestImageTranscript(t *testing.T) {
 	p := start(t, "--pause-after", "1h", "--private-registries", "--images", "", "--images-dir", filepath.Join(t.TempDir(), "images"))
 	for _, tr := range load(t) {
 		if tr.name == images {
-			hold(t, p, nil, tr, map[string]string{"registry": serveImage(t)})
+			registry, saved := serveImage(t)
+			hold(t, p, nil, tr, map[string]string{"registry": registry, "saved": saved})
 		}
 	}
 }
@@ -144,12 +146,13 @@ func start(t *testing.T, args ...string) *testkit.Platform {
 	return p
 }
 
-// serveImage runs a registry with the image app:1, and returns its host.
-func serveImage(t *testing.T) string {
+// serveImage runs a registry with the image app:1, and returns its host, and the image
+// as docker saves it.
+func serveImage(t *testing.T) (host, saved string) {
 	t.Helper()
 	server := httptest.NewServer(registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo))))
 	t.Cleanup(server.Close)
-	host := strings.TrimPrefix(server.URL, "http://")
+	host = strings.TrimPrefix(server.URL, "http://")
 	base, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: v1.Config{
 		Entrypoint: []string{"/usr/local/bin/sandbox-api"}, Env: []string{"PATH=/bin"}, WorkingDir: "/srv", StopSignal: "SIGINT",
 		ExposedPorts: map[string]struct{}{"3000/tcp": {}}, Labels: map[string]string{"org.example": "app"},
@@ -168,5 +171,9 @@ func serveImage(t *testing.T) string {
 	if err := remote.Write(to, img); err != nil {
 		t.Fatal(err)
 	}
-	return host
+	var archive strings.Builder
+	if err := tarball.Write(to, img, &archive); err != nil {
+		t.Fatal(err)
+	}
+	return host, archive.String()
 }
