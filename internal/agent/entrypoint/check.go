@@ -32,6 +32,8 @@ const (
 	// sleepSlack is how much longer than its timeout a failed check may take. One that
 	// took longer was asleep with its sandbox, and says nothing.
 	sleepSlack = time.Second
+	// wakeDelay is how long a check waits that was due while the sandbox slept.
+	wakeDelay = time.Second
 	// outputMax is what is remembered of the output of a check: the end.
 	outputMax = 1 << 10
 	// never is a pause without an end.
@@ -106,6 +108,26 @@ func (h *health) pause(now time.Time) time.Duration {
 	}
 	return h.interval
 }
+
+// A turn is when the next check is due.
+type turn struct {
+	*time.Timer
+
+	at time.Time
+}
+
+func newTurn(pause time.Duration) *turn {
+	return &turn{time.NewTimer(pause), time.Now().Add(pause)}
+}
+
+// in has the next check after a pause.
+func (t *turn) in(pause time.Duration) {
+	t.Reset(pause)
+	t.at = time.Now().Add(pause)
+}
+
+// slept reports whether the check was due long ago: the sandbox slept meanwhile.
+func (t *turn) slept(now time.Time) bool { return now.Sub(t.at) > sleepSlack }
 
 // A result is what came of one check.
 type result struct {

@@ -67,6 +67,25 @@ func TestHealth(t *testing.T) {
 	}
 }
 
+// TestTurn: a check that was due in a sleep gives way to what woke the sandbox.
+func TestTurn(t *testing.T) {
+	t.Parallel()
+	next := newTurn(never)
+	defer next.Stop()
+	next.in(time.Hour)
+	begin := time.Now()
+	for after, want := range map[time.Duration]bool{time.Hour: false, time.Hour + sleepSlack/2: false, time.Hour + 2*sleepSlack: true, 0: false} {
+		if got := next.slept(begin.Add(after)); got != want {
+			t.Errorf("after %v it slept: %t, want %t", after, got, want)
+		}
+	}
+	next.in(0)
+	<-next.C
+	if next.slept(time.Now()) {
+		t.Error("it slept, and was awake")
+	}
+}
+
 func TestTail(t *testing.T) {
 	t.Parallel()
 	var said tail

@@ -176,10 +176,10 @@ func (e *Entrypoint) watch(p *process.Process) {
 	stop := make(chan struct{})
 	defer close(stop) // the check under way
 	e.note(func() { e.begin(p) })
-	due := time.NewTimer(e.pause())
-	defer due.Stop()
+	next := newTurn(e.pause())
+	defer next.Stop()
 	results := make(chan result, 1) // of the check under way
-	checking, stale := false, false
+	checking, stale, waited := false, false, false
 	for {
 		select {
 		case <-e.gone:
@@ -194,9 +194,13 @@ func (e *Entrypoint) watch(p *process.Process) {
 		case <-again:
 			e.note(func() { e.begin(p) })
 			if stale = checking; !checking {
-				due.Reset(e.pause())
+				next.in(e.pause())
 			}
-		case <-due.C:
+		case <-next.C:
+			if waited = !waited && next.slept(time.Now()); waited { // what woke the sandbox comes first
+				next.in(wakeDelay)
+				continue
+			}
 			checking = true // only what is checked has a pause that ends
 			e.tasks.Go(func() { results <- e.check.run(stop) })
 		case r := <-results:
@@ -204,7 +208,7 @@ func (e *Entrypoint) watch(p *process.Process) {
 				e.judge(r)
 			}
 			checking, stale = false, false
-			due.Reset(e.pause())
+			next.in(e.pause())
 		}
 	}
 }
