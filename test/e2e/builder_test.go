@@ -264,6 +264,23 @@ func TestBuilder(t *testing.T) {
 			t.Errorf("after %v, the cache is gone: %s", err, log)
 		}
 	}
+	// The end of the machine costs the build, and what the cache got since its last sleep.
+	_, _, err = w.try(t.Context(), "b9", "main", slow, func(e fleet.BuildEvent) {
+		if e.Text != "begun" {
+			return
+		}
+		for _, uid := range w.machines() {
+			for _, pid := range w.p.Engines(uid) {
+				if err := testkit.Shoot(t.Context(), pid); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	if doze.Public(err).Kind != doze.Unavailable {
+		t.Errorf("the end of the machine is %v", err)
+	}
+	w.build("b9-after", "main", app)
 	if err := w.n.DropBuilder(t.Context(), "id-of-main"); err != nil {
 		t.Fatal(err)
 	}
@@ -287,6 +304,19 @@ RUN tr '\0' '\n' </proc/1/environ | grep DOZE | sed 's/^/reached /'; true
 RUN (sleep 600 &) ; true
 RUN grep -l sleep /proc/[0-9]*/comm | sed 's/^/reached a process of another step, /'; true
 `
+
+// machines returns the UIDs of the builder machines that there are.
+func (w *works) machines() (uids []string) {
+	w.Helper()
+	found, err := filepath.Glob(filepath.Join(w.p.Data, "sandboxes", "builder-*"))
+	if err != nil || len(found) == 0 {
+		w.Errorf("the builders are %v, %v", found, err)
+	}
+	for _, dir := range found {
+		uids = append(uids, filepath.Base(dir))
+	}
+	return uids
+}
 
 // addressOf returns the address of the builder machine that there is.
 func (w *works) addressOf() string {
