@@ -34,15 +34,15 @@ type works struct {
 }
 
 // startWorks starts a platform of three processes, and returns its node.
-func startWorks(t *testing.T) *works {
+func startWorks(t *testing.T, args ...string) *works {
 	t.Helper()
 	address, err := freeport.Address(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, _ := launch(t, nil, testkit.Options{Roles: true, Args: []string{
+	p, _ := launch(t, nil, testkit.Options{Roles: true, Args: append([]string{
 		"--node-listen", address, "--pause-after", "1s", "--save-after", "0s", "--disk-after", "2s", "--build-memory-mb", "1024", "--build-timeout", "5m",
-	}})
+	}, args...)})
 	who, err := mtls.Open(filepath.Join(p.Data, "fleet"), mtls.Control)
 	if err != nil {
 		t.Fatal(err)
@@ -349,5 +349,33 @@ func TestHostileSteps(t *testing.T) {
 	steps := strings.ReplaceAll(hostileSteps, "ADDRESS", w.addressOf())
 	if _, log := w.build("b2", "main", buildFiles{"Dockerfile": steps}); log.printed("reached") {
 		t.Error(log)
+	}
+}
+
+// TestBuildNetwork: steps reach what the rules of their order allow, and those of an earlier
+// build count no more.
+func TestBuildNetwork(t *testing.T) {
+	t.Parallel()
+	w := startWorks(t, "--egress", "open")
+	for id, domain := range map[string]string{"b1": "first.test", "b2": "second.test"} {
+		o := fleet.BuildOrder{
+			ID: id, Workspace: "main", WorkspaceID: "id-of-main", NoCache: true, Network: &doze.Network{ForbiddenDomains: []string{domain}},
+		}
+		files := buildFiles{"Dockerfile": "FROM doze/slim\nRUN for name in first second; do echo $name $(curl -s -m 5 http://$name.test/); done\n"}
+		log := new(builtLog)
+		if _, err := w.n.Build(t.Context(), o, files.zip(t), log.add); err != nil {
+			t.Fatalf("%v: %s", err, log)
+		}
+		log.mu.Lock()
+		for _, line := range log.output {
+			name, answer, _ := strings.Cut(line, " ")
+			if denied := strings.Contains(answer, "forbiddenDomains[0]"); denied != (name+".test" == domain) {
+				t.Errorf("without %s, a step that asks for %s.test is answered %q", domain, name, answer)
+			}
+		}
+		if len(log.output) != 2 {
+			t.Errorf("the step printed %q", log.output)
+		}
+		log.mu.Unlock()
 	}
 }
