@@ -83,7 +83,7 @@ func (h *Host) openBuilder(ctx context.Context) (err error) {
 	o := &h.o.Builds
 	memory := o.memory(h.memory)
 	h.builder, err = builder.Open(ctx, builder.Options{
-		Dir: filepath.Join(h.o.Data, "builders"), Root: h.builderRoot, Machines: hidden{h.node.Hidden()}, Images: buildImages{h},
+		Dir: filepath.Join(h.o.Data, "builders"), Root: h.builderFile, Machines: hidden{h.node.Hidden()}, Images: buildImages{h},
 		Builds: o.Most, Memory: memory, Disk: o.disk(memory), CacheAge: o.CacheAge, Timeout: o.Timeout,
 	})
 	if err != nil {
@@ -92,20 +92,43 @@ func (h *Host) openBuilder(ctx context.Context) (err error) {
 	return nil
 }
 
-// builderRoot returns the root file system of builders of this build. It is made when
+// builderRoot is the root file system of builders, and the program that it has.
+type builderRoot struct {
+	file string
+	of   fs.FileInfo // nil: nobody needed it yet
+}
+
+// builderFile returns the root file system of builders of this build. It is made when
 // the first one is needed, and removed with the next start after a new build came. See
 // retireAgents.
-func (h *Host) builderRoot(ctx context.Context) (string, error) {
+func (h *Host) builderFile(ctx context.Context) (string, error) {
 	select {
 	case h.rooting <- struct{}{}:
 		defer func() { <-h.rooting }()
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	program, err := os.ReadFile(h.o.Builds.Program)
+	info, err := os.Stat(h.o.Builds.Program)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", doze.Wrap(err, doze.Unsupported, "this node cannot build images: its operator has to install %s beside dozed", BuilderProgram)
 	}
+	if err != nil {
+		return "", fmt.Errorf("look at the program of builders: %w", err)
+	}
+	if h.root.of == nil || !h.root.of.ModTime().Equal(info.ModTime()) || !os.SameFile(h.root.of, info) {
+		file, err := h.makeBuilderRoot(ctx)
+		if err != nil {
+			return "", err
+		}
+		h.root.of, h.root.file = info, file
+	}
+	return h.root.file, nil
+}
+
+// makeBuilderRoot makes that file system, unless it is there. Preconditions: rooting is
+// held.
+func (h *Host) makeBuilderRoot(ctx context.Context) (string, error) {
+	program, err := os.ReadFile(h.o.Builds.Program)
 	if err != nil {
 		return "", fmt.Errorf("read the program of builders: %w", err)
 	}

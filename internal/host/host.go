@@ -131,6 +131,7 @@ type Host struct {
 	node      *node.Node
 	builder   *builder.Room
 	rooting   chan struct{} // holds a token while the root file system of builders is looked for, or made
+	root      builderRoot   // guarded by rooting
 	unnamed   chan struct{} // rings when the record of an image is gone
 }
 
