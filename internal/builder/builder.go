@@ -81,7 +81,9 @@ type Options struct {
 	Dir string // a record for each builder; survives a reboot
 	// Root returns the file of the root file system of builders, which it may have to
 	// make. Its error says why this host has no builders.
-	Root     func(ctx context.Context) (string, error)
+	Root func(ctx context.Context) (string, error)
+	// Able is the same, and makes nothing.
+	Able     func() error
 	Machines Machines
 	Images   Images
 
@@ -155,6 +157,9 @@ func (r *Room) DropBuilder(ctx context.Context, workspaceID string) error {
 
 // Builders implements [fleet.Builder].
 func (r *Room) Builders(context.Context) (map[string]fleet.BuilderUse, error) {
+	if err := r.o.Able(); err != nil {
+		return nil, err
+	}
 	machines := r.o.Machines.All()
 	r.mu.Lock()
 	defer r.mu.Unlock()

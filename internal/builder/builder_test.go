@@ -38,7 +38,7 @@ func newYard(t *testing.T) *yard {
 	t.Helper()
 	y := &yard{T: t, farm: newFarm(t), shelf: newShelf()}
 	y.o = Options{
-		Dir: filepath.Join(t.TempDir(), "builders"), Root: func(context.Context) (string, error) { return "root-1", nil },
+		Dir: filepath.Join(t.TempDir(), "builders"), Root: func(context.Context) (string, error) { return "root-1", nil }, Able: func() error { return nil },
 		Machines: y.farm, Images: y.shelf, Builds: 2, Memory: 1024, Disk: 512, CacheAge: time.Hour, Timeout: time.Minute,
 	}
 	y.open()
@@ -515,8 +515,12 @@ func TestNoProgram(t *testing.T) {
 	y.Room.o.Root = func(context.Context) (string, error) {
 		return "", doze.Errorf(doze.Unsupported, "install it")
 	}
+	y.Room.o.Able = func() error { return doze.Errorf(doze.Unsupported, "install it") }
 	if _, _, err := y.try(y.order("b1")); doze.Public(err).Kind != doze.Unsupported {
 		t.Errorf("it is %v", err)
+	}
+	if _, err := y.Builders(t.Context()); doze.Public(err).Kind != doze.Unsupported {
+		t.Errorf("its builders are %v", err)
 	}
 	if err := y.DropBuilder(t.Context(), "w1"); err != nil {
 		t.Error(err)

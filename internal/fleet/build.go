@@ -32,7 +32,7 @@ type Builder interface {
 	// builds. It returns when nothing is left. A builder that is not there is no error.
 	DropBuilder(ctx context.Context, workspaceID string) error
 	// Builders returns the builders of the node, by the id of their workspace. None is
-	// woken.
+	// woken. A node that cannot build is Unsupported.
 	Builders(ctx context.Context) (map[string]BuilderUse, error)
 	// SaveImage returns an image as an OCI layout in a tar. The caller closes it. The
 	// image is pulled first if it is not there. login may be nil. An error in the middle

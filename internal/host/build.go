@@ -83,7 +83,7 @@ func (h *Host) openBuilder(ctx context.Context) (err error) {
 	o := &h.o.Builds
 	memory := o.memory(h.memory)
 	h.builder, err = builder.Open(ctx, builder.Options{
-		Dir: filepath.Join(h.o.Data, "builders"), Root: h.builderFile, Machines: hidden{h.node.Hidden()}, Images: buildImages{h},
+		Dir: filepath.Join(h.o.Data, "builders"), Root: h.builderFile, Able: h.builds, Machines: hidden{h.node.Hidden()}, Images: buildImages{h},
 		Builds: o.Most, Memory: memory, Disk: o.disk(memory), CacheAge: o.CacheAge, Timeout: o.Timeout,
 	})
 	if err != nil {
@@ -108,12 +108,9 @@ func (h *Host) builderFile(ctx context.Context) (string, error) {
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	info, err := os.Stat(h.o.Builds.Program)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", doze.Wrap(err, doze.Unsupported, "this node cannot build images: its operator has to install %s beside dozed", BuilderProgram)
-	}
+	info, err := h.builderProgram()
 	if err != nil {
-		return "", fmt.Errorf("look at the program of builders: %w", err)
+		return "", err
 	}
 	if h.root.of == nil || !h.root.of.ModTime().Equal(info.ModTime()) || !os.SameFile(h.root.of, info) {
 		file, err := h.makeBuilderRoot(ctx)
@@ -123,6 +120,24 @@ func (h *Host) builderFile(ctx context.Context) (string, error) {
 		h.root.of, h.root.file = info, file
 	}
 	return h.root.file, nil
+}
+
+// builderProgram looks at the program. Without one the error is Unsupported.
+func (h *Host) builderProgram() (fs.FileInfo, error) {
+	info, err := os.Stat(h.o.Builds.Program)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, doze.Wrap(err, doze.Unsupported, "this node cannot build images: its operator has to install %s beside dozed", BuilderProgram)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at the program of builders: %w", err)
+	}
+	return info, nil
+}
+
+// builds says why this host cannot build, or nothing.
+func (h *Host) builds() error {
+	_, err := h.builderProgram()
+	return err
 }
 
 // makeBuilderRoot makes that file system, unless it is there. Preconditions: rooting is
