@@ -500,12 +500,20 @@ func (r *Room) failed(f buildapi.Failure) error {
 	where := fleet.BuildFailure{Step: f.Step, Line: f.Line, Command: f.Name, Code: f.Code, Output: f.Tail}
 	switch f.Reason {
 	case buildapi.FailedStep, buildapi.FailedDockerfile, buildapi.FailedBase, buildapi.FailedDisk, buildapi.FailedOutput:
-		return fleet.BuildFailed(f.Message, where)
+		return fleet.BuildFailed(clause(&f), where)
 	case buildapi.FailedCanceled:
 		return doze.Errorf(doze.Unavailable, "the build was canceled: build again")
 	case buildapi.FailedInternal:
 	}
 	return doze.Errorf(doze.Unavailable, "the builder of the workspace failed: %s: build again", f.Message)
+}
+
+// clause is the message of a failure without its place, which the fields of the error have.
+func clause(f *buildapi.Failure) string {
+	if f.Reason == buildapi.FailedStep && f.Code != 0 {
+		return fmt.Sprintf("the command failed with exit code %d", f.Code)
+	}
+	return strings.TrimPrefix(f.Message, fmt.Sprintf("line %d of the Dockerfile: ", f.Line))
 }
 
 // refused is the error of a call that the program refused.

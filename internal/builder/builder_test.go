@@ -544,6 +544,8 @@ func TestRefusals(t *testing.T) {
 		"bad Dockerfile":  {&buildapi.RefusalError{Status: 422, Text: "line 3"}, doze.Invalid, false, "line 3"},
 		"stranger":        {&buildapi.RefusalError{Status: 401, Text: "who"}, doze.Unavailable, true, "build again"},
 		"step":            {&buildapi.FailedError{Failure: buildapi.Failure{Reason: buildapi.FailedStep, Message: "exit 1"}}, doze.Invalid, false, "exit 1"},
+		"exit code":       {&buildapi.FailedError{Failure: buildapi.Failure{Reason: buildapi.FailedStep, Line: 3, Code: 7, Message: "line 3 of the Dockerfile: RUN x: exit code 7"}}, doze.Invalid, false, "the command failed with exit code 7"},
+		"its place":       {&buildapi.FailedError{Failure: buildapi.Failure{Reason: buildapi.FailedDockerfile, Line: 3, Message: "line 3 of the Dockerfile: no such word"}}, doze.Invalid, false, "no such word"},
 		"disk in a step":  {&buildapi.FailedError{Failure: buildapi.Failure{Reason: buildapi.FailedDisk, Message: "full"}}, doze.Invalid, false, "full"},
 		"output":          {&buildapi.FailedError{Failure: buildapi.Failure{Reason: buildapi.FailedOutput, Message: "much"}}, doze.Invalid, false, "much"},
 		"its own fault":   {&buildapi.FailedError{Failure: buildapi.Failure{Reason: buildapi.FailedInternal, Message: "oops"}}, doze.Unavailable, true, "oops"},
@@ -553,7 +555,7 @@ func TestRefusals(t *testing.T) {
 		"time":            {doze.Errorf(doze.Timeout, "slow"), doze.Timeout, true, "slow"},
 	} {
 		e := doze.Public(r.failure(c.err))
-		if e.Kind != c.kind || (e.Name != fleet.NameBuildFailed) != c.ours || !strings.Contains(e.Message, c.says) {
+		if strings.Contains(e.Message, "of the Dockerfile") || e.Kind != c.kind || (e.Name != fleet.NameBuildFailed) != c.ours || !strings.Contains(e.Message, c.says) {
 			t.Errorf("%s: %+v", name, e)
 		}
 	}
