@@ -379,3 +379,29 @@ func TestBuildNetwork(t *testing.T) {
 		log.mu.Unlock()
 	}
 }
+
+// TestHostileBuilds: what takes all of the disk, of the memory or of the log of a builder
+// costs that build, says why, and leaves a builder that works.
+func TestHostileBuilds(t *testing.T) {
+	t.Parallel()
+	w := startWorks(t)
+	small := buildFiles{"Dockerfile": "FROM doze/slim\nRUN echo small\n"}
+	w.build("b1", "main", small)
+	for id, c := range map[string]struct {
+		command string
+		kinds   []doze.Kind
+		says    string // in the message, or in the last lines
+	}{
+		"disk":   {"dd if=/dev/zero of=/big bs=1M count=4000", []doze.Kind{doze.Invalid}, "No space left"},
+		"memory": {"tail /dev/zero", []doze.Kind{doze.Invalid, doze.Unavailable}, ""}, // the command ends, or the machine
+		"output": {"yes", []doze.Kind{doze.Invalid}, "output"},
+	} {
+		_, log, err := w.try(t.Context(), "b-"+id, "main", buildFiles{"Dockerfile": "FROM doze/slim\nRUN " + c.command + "\n"}, nil)
+		where, _ := fleet.BuildFailureOf(err)
+		if err == nil || !slices.Contains(c.kinds, doze.Public(err).Kind) || !strings.Contains(err.Error()+strings.Join(where.Output, "\n"), c.says) {
+			t.Errorf("%s: %v, %+v, after %d lines", id, err, where, len(log.output))
+		}
+		t.Logf("%s: %v", id, err)
+		w.build("b-after-"+id, "main", small)
+	}
+}
