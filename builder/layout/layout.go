@@ -124,6 +124,8 @@ func Read(r io.Reader, store func(dgst digest.Digest, size int64, r io.Reader) e
 			if err := json.NewDecoder(io.LimitReader(in, jsonMax)).Decode(index); err != nil {
 				return ocispec.Descriptor{}, &MistakeError{"index.json: " + err.Error()}
 			}
+		case isBlob && sparse(h):
+			return ocispec.Descriptor{}, &MistakeError{fmt.Sprintf("%.200q is a sparse file, which no layout has", name)}
 		case isBlob:
 			if n++; n > blobsMax {
 				return ocispec.Descriptor{}, &MistakeError{fmt.Sprintf("the layout has more than %d blobs", blobsMax)}
@@ -137,6 +139,16 @@ func Read(r io.Reader, store func(dgst digest.Digest, size int64, r io.Reader) e
 			}
 		}
 	}
+}
+
+// sparse reports whether a few bytes of a tar may be any number of zeros.
+func sparse(h *tar.Header) bool {
+	for key := range h.PAXRecords {
+		if strings.HasPrefix(key, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
 }
 
 // one returns the manifest of a layout's only image.

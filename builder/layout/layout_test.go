@@ -5,7 +5,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -121,6 +124,38 @@ func files(tb testing.TB, all map[string]string) []byte {
 	return out.Bytes()
 }
 
+// sparseTar has a blob of a gigabyte of zeros in a few bytes.
+func sparseTar(t *testing.T) []byte {
+	t.Helper()
+	hex := strings.Repeat("0", 64)
+	record := func(key, value string) string {
+		text := " " + key + "=" + value + "\n"
+		n := len(text) + 2
+		if n >= 100 {
+			n++
+		}
+		return strconv.Itoa(n) + text
+	}
+	pax := record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0") + record("GNU.sparse.name", blobDir+hex) + record("GNU.sparse.realsize", "1073741824")
+	head := func(name string, kind byte, size int) []byte {
+		b := make([]byte, 512)
+		copy(b, name)
+		copy(b[100:], "0000644\x000000000\x000000000\x00")
+		copy(b[124:], fmt.Sprintf("%011o\x00%011o\x00", size, 0))
+		b[156] = kind
+		copy(b[257:], "ustar\x0000")
+		copy(b[148:], "        ")
+		sum := 0
+		for _, c := range b {
+			sum += int(c)
+		}
+		copy(b[148:], fmt.Sprintf("%06o\x00 ", sum))
+		return b
+	}
+	pad := func(text string) []byte { return append([]byte(text), make([]byte, (512-len(text)%512)%512)...) }
+	return slices.Concat(head("pax", tar.TypeXHeader, len(pax)), pad(pax), head("x", tar.TypeReg, 512), pad("1\n1073741824\n0\n"), make([]byte, 1024))
+}
+
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	index := func(manifests ...ocispec.Descriptor) string {
@@ -142,6 +177,7 @@ func TestMistakes(t *testing.T) {
 		"no digest":  {files(t, map[string]string{"index.json": index(ocispec.Descriptor{Digest: "../x", Size: 1})}), "no sensible digest"},
 		"no size":    {files(t, map[string]string{"index.json": index(ocispec.Descriptor{Digest: one.Digest})}), "no sensible digest"},
 		"odd blob":   {files(t, map[string]string{"blobs/sha256/../../x": "x"}), "no digest"},
+		"zeros":      {sparseTar(t), "sparse"},
 		"cut":        {files(t, map[string]string{"index.json": index(one)})[:560], "index.json"},
 		"no archive": {[]byte(strings.Repeat("x", 2000)), "broken"},
 	} {
