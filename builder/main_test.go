@@ -240,6 +240,10 @@ var (
 func (b *bench) base(t *testing.T) map[string]string {
 	t.Helper()
 	baseOnce.Do(func() {
+		if *compareWith != "" {
+			baseLayout = recorded(t).Base
+			return
+		}
 		o := order(t, "base", `FROM scratch
 COPY busybox /bin/busybox
 COPY passwd group /etc/

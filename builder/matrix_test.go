@@ -207,19 +207,24 @@ type made struct {
 	Layers int
 }
 
+// recorded reads what runc made.
+func recorded(t *testing.T) (all records) {
+	t.Helper()
+	raw, err := os.ReadFile(*compareWith)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(raw, &all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
 // reference returns what runc makes of a row, and when it began.
 func reference(t *testing.T) (began time.Time, of func(t *testing.T, o engine.Order) made) {
 	t.Helper()
 	if *compareWith != "" {
-		raw, err := os.ReadFile(*compareWith)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var all records
-		if err := json.Unmarshal(raw, &all); err != nil {
-			t.Fatal(err)
-		}
-		baseOnce.Do(func() { baseLayout = all.Base })
+		all := recorded(t)
 		return all.Began, func(t *testing.T, o engine.Order) made {
 			t.Helper()
 			m, ok := all.Images[o.ID]
