@@ -724,3 +724,93 @@ func FuzzSealed(f *testing.F) {
 		}
 	})
 }
+
+// TestOverlaid changes files over a mounted image: the image stays as it is, and nothing is
+// mounted for anybody else, then or later.
+func TestOverlaid(t *testing.T) {
+	t.Parallel()
+	l := library(t, Options{})
+	img, err := l.ImportTar(t.Context(), "test/overlay", bytes.NewReader(layer(t, entry{'f', 0o644, 0, "f", "before"})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	was, err := os.ReadFile(img.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	work := t.TempDir()
+	mounted := func() bool {
+		b, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			t.Error(err)
+		}
+		return bytes.Contains(b, []byte(work))
+	}
+	err = overlaid(t.Context(), work, img.Path, func(dir string) error {
+		if b, err := os.ReadFile(filepath.Join(dir, "f")); err != nil || string(b) != "before" {
+			t.Errorf("%q, %v", b, err)
+		}
+		var there bool
+		other := make(chan struct{})
+		go func() { // of another thread
+			there = mounted()
+			close(other)
+		}()
+		<-other
+		if there {
+			t.Error("others see the mounts")
+		}
+		return os.WriteFile(filepath.Join(dir, "f"), []byte("after"), 0o600)
+	})
+	if errors.Is(err, errNoOverlay) {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now, err := os.ReadFile(img.Path); err != nil || !bytes.Equal(was, now) {
+		t.Errorf("the image is another one, %v", err)
+	}
+	if b, err := os.ReadFile(filepath.Join(work, "upper", "f")); err != nil || string(b) != "after" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if mounted() {
+		t.Error("it is mounted still")
+	}
+	failed := errors.New("fill")
+	if err := overlaid(t.Context(), t.TempDir(), img.Path, func(string) error { return failed }); !errors.Is(err, failed) {
+		t.Errorf("the error of its caller is %v", err)
+	}
+}
+
+// TestExportForgets has a digest on record that is not that of the layer, as after a
+// change of the code: the reader gets an error, and the next one gets the image.
+func TestExportForgets(t *testing.T) {
+	t.Parallel()
+	l := library(t, Options{})
+	img, err := l.ImportTar(t.Context(), "test/forgets", bytes.NewReader(layer(t, entry{'f', 0o644, 0, "f", "x"})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest, archive := saved(t, l, img.Ref)
+	for _, wrong := range []exported{
+		{Layer: "sha256:" + strings.Repeat("0", 64), Bytes: int64(len(lastFile(t, archive))), Maker: exportMaker},
+		{Layer: "sha256:" + strings.Repeat("0", 64), Bytes: 512, Maker: exportMaker},
+	} {
+		if err := l.remember(img, wrong); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Export(t.Context(), img.Ref, nil, io.Discard); doze.Public(err).Kind != doze.Unavailable {
+			t.Errorf("%+v: %v", wrong, err)
+		}
+		if again, same := saved(t, l, img.Ref); again != digest || !bytes.Equal(same, archive) {
+			t.Errorf("%+v: the next one is %s", wrong, again)
+		}
+	}
+	if err := l.remember(img, exported{Layer: "sha256:" + strings.Repeat("0", 64), Maker: "older"}); err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := saved(t, l, img.Ref); again != digest {
+		t.Errorf("after another version it is %s", again)
+	}
+}
