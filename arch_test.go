@@ -82,12 +82,13 @@ var imports = map[string][]string{
 	"internal/api":                                 {".", "internal/access", "internal/audit", "internal/httpx", "internal/listing", "internal/openapi", "internal/quota"},
 	"internal/audit":                               {".", "internal/ratelimit"},
 	"internal/bell":                                {},
+	"internal/build":                               {".", "internal/access", "internal/api", "internal/audit", "internal/bell", "internal/durable", "internal/fleet", "internal/keylock", "internal/openapi", "internal/store"},
 	"internal/buildapi":                            {},
 	"internal/builder":                             {".", "internal/agentapi", "internal/buildapi", "internal/durable", "internal/fleet"},
 	"internal/certificate":                         {"."},
 	"internal/clock":                               {},
 	"internal/command":                             {},
-	"internal/control":                             {".", "internal/access", "internal/api", "internal/audit", "internal/bell", "internal/fleet", "internal/httpx", "internal/image", "internal/keylock", "internal/listing", "internal/network", "internal/openapi", "internal/quota", "internal/seal", "internal/store", "internal/trace"},
+	"internal/control":                             {".", "internal/access", "internal/api", "internal/audit", "internal/bell", "internal/build", "internal/fleet", "internal/httpx", "internal/image", "internal/keylock", "internal/listing", "internal/network", "internal/openapi", "internal/quota", "internal/seal", "internal/store", "internal/trace"},
 	"internal/daemon":                              {},
 	"internal/disk":                                {".", "internal/durable"},
 	"internal/doctor":                              {"internal/hostnet", "internal/swap"},
@@ -106,7 +107,7 @@ var imports = map[string][]string{
 	"internal/host":                                {".", "internal/builder", "internal/daemon", "internal/disk", "internal/drive", "internal/egress", "internal/fleet", "internal/fleet/mtls", "internal/hostnet", "internal/intercept", "internal/logbook", "internal/machine", "internal/machine/gvisor", "internal/metric", "internal/node", "internal/seal", "internal/space", "internal/swap", "internal/trace", "internal/volume"},
 	"internal/hostnet":                             {".", "internal/durable"},
 	"internal/httpx":                               {"."},
-	"internal/image":                               {".", "internal/access", "internal/api", "internal/fleet", "internal/keylock", "internal/openapi", "internal/store"},
+	"internal/image":                               {".", "internal/access", "internal/api", "internal/build", "internal/fleet", "internal/keylock", "internal/openapi", "internal/store"},
 	"internal/ingress":                             {".", "internal/httpx", "internal/ratelimit"},
 	"internal/instance":                            {".", "internal/disk", "internal/durable", "internal/host", "internal/hostnet", "internal/swap", "internal/teardown"},
 	"internal/intercept":                           {".", "internal/httpx"},
@@ -139,7 +140,7 @@ var imports = map[string][]string{
 	"internal/oauth":                               {".", "internal/access", "internal/audit", "internal/httpx", "internal/ratelimit", "internal/store"},
 	"internal/openapi":                             {},
 	"internal/page":                                {},
-	"internal/plane":                               {".", "internal/access", "internal/api", "internal/audit", "internal/control", "internal/disk", "internal/drive", "internal/edge", "internal/fleet", "internal/fleet/desk", "internal/fleet/mtls", "internal/image", "internal/instance", "internal/network", "internal/oauth", "internal/preview", "internal/quota", "internal/reference", "internal/registry", "internal/schedule", "internal/seal", "internal/settings", "internal/store", "internal/tenancy"},
+	"internal/plane":                               {".", "internal/access", "internal/api", "internal/audit", "internal/build", "internal/control", "internal/disk", "internal/drive", "internal/edge", "internal/fleet", "internal/fleet/desk", "internal/fleet/mtls", "internal/image", "internal/instance", "internal/network", "internal/oauth", "internal/preview", "internal/quota", "internal/reference", "internal/registry", "internal/schedule", "internal/seal", "internal/settings", "internal/store", "internal/tenancy"},
 	"internal/plane/planetest":                     {".", "internal/access", "internal/audit", "internal/control", "internal/fleet", "internal/fleet/fleettest", "internal/plane", "internal/preview", "internal/quota", "internal/seal", "internal/store", "internal/tenancy"},
 	"internal/preview":                             {".", "internal/access", "internal/api", "internal/bell", "internal/fleet", "internal/keylock", "internal/openapi", "internal/store"},
 	"internal/python":                              {"internal/openapi"},
@@ -283,7 +284,7 @@ func reach(dir string, known map[string]bool) map[string]bool {
 
 // rooms serve the control API, each its part.
 var rooms = []string{
-	"internal/api", "internal/control", "internal/image", "internal/network", "internal/oauth", "internal/preview", "internal/schedule", "internal/tenancy",
+	"internal/api", "internal/build", "internal/control", "internal/image", "internal/network", "internal/oauth", "internal/preview", "internal/schedule", "internal/tenancy",
 }
 
 // methodsMax is what control.Server needs, and a few more: its sandboxes, snapshots, volumes

@@ -98,7 +98,7 @@ const proofs = `
 2.7 sizeMb | internal/control/TestVolumeMistakes internal/control/TestVolumes
 2.7 type | internal/control/TestVolumes
 2.8 All fields are strings | test/contract/TestDescriptionTellsTheTruth internal/control/TestCreateAnswersAReadySandbox
-2.9 The values are DELETING | TestEveryPhaseIsReachableAndEnds test/contract/TestDescriptionTellsTheTruth
+2.9 The values are DELETING | TestEveryPhaseIsReachableAndEnds internal/control/TestSandboxIsBuilt internal/build/TestImageIsBuilt test/contract/TestDescriptionTellsTheTruth
 2.10 An egress gateway manages outbound traffic routing within a VPC | internal/network/TestEgressIPsGetAddresses
 2.10 metadata | internal/network/TestNetworksLiveInEachOther
 2.10 spec.region | internal/network/TestNetworksLiveInEachOther
@@ -124,7 +124,7 @@ const proofs = `
 2.15 subdirectories | internal/agent/file/TestList
 
 3 Sandbox state values | test/e2e/TestAwake internal/control/TestRetention
-3 Deployment status values are listed in section 2.9 | TestEveryPhaseIsReachableAndEnds
+3 Deployment status values are listed in section 2.9 | TestEveryPhaseIsReachableAndEnds internal/control/TestSandboxIsBuilt internal/control/TestRebuild
 3 Transitions | TestTransitionsAreDeterministic TestStateDiagramIsCurrent
 3 Lookup rule | internal/control/TestByExternalID
 

@@ -59,6 +59,9 @@ var effects = map[string]string{
 	"TestDriveAllows":                      "DrivePermission.labels DrivePermission.mode DrivePermission.path",
 
 	"test/e2e/TestDrives":                   "DriveMountRequest.driveName=Drive DriveMountRequest.mountPath DriveMountRequest.drivePath DriveMountRequest.readOnly DriveMountRequest.uidMap DriveMountRequest.gidMap",
+	"internal/build/TestImageIsBuilt":       "BuildRequest.name BuildRequest.dockerfile BuildRequest.target BuildRequest.args BuildRequest.secrets BuildRequest.noCache",
+	"internal/build/TestFollow":             "?follow",
+	"internal/build/TestImagesByUpload":     "?skip-build",
 	"internal/image/TestImagesOfAWorkspace": "ImageRequest.name ImageRequest.image ImageRequest.resourceType",
 	"internal/image/TestImageCredentials":   "ShareRequest.targetWorkspace ?direction",
 

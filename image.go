@@ -26,7 +26,7 @@ type ImageMetadata struct {
 	Name            string `json:"name"`
 	DisplayName     string `json:"displayName,omitempty"`
 	ResourceType    string `json:"resourceType"`
-	Status          string `json:"status"`
+	Status          string `json:"status"` // BUILT, or that of its build: see [Build]
 	Workspace       string `json:"workspace"`
 	SourceWorkspace string `json:"sourceWorkspace,omitempty"` // the one that shares it
 	CreatedAt       Time   `json:"createdAt,omitzero"`
@@ -43,12 +43,15 @@ type ImageSpec struct {
 // ImageTag is one version of an image.
 type ImageTag struct {
 	Name      string `json:"name"`
-	Image     string `json:"image"` // in its registry, by its digest
+	Image     string `json:"image"` // in its registry or of its build, by its digest
 	Size      int64  `json:"size"`  // bytes
 	CreatedAt Time   `json:"createdAt,omitzero"`
 	UpdatedAt Time   `json:"updatedAt,omitzero"`
 	// Config is what the image says about its process. Lists are without.
 	Config *ImageConfig `json:"config,omitempty"`
+	// Build says that a build for a sandbox made the tag. The next such build deletes it,
+	// unless a sandbox has it.
+	Build bool `json:"build,omitempty"`
 }
 
 // Limits of what the record of an image has of what its versions say.
@@ -70,7 +73,7 @@ func (c ImageConfig) Recorded() *ImageConfig {
 	return nil
 }
 
-// ImageBuilt is the status of every image: it is there.
+// ImageBuilt is the status of an image that is there.
 const ImageBuilt = "BUILT"
 
 // ImageRequest makes a tag of an image.
@@ -85,7 +88,7 @@ type ImageResponse struct {
 	Message      string `json:"message"`
 	Name         string `json:"name"`
 	ResourceType string `json:"resourceType"`
-	Image        string `json:"image"` // in its registry, by its digest
+	Image        string `json:"image,omitempty"` // in its registry, by its digest; empty if it is to be built
 }
 
 // ImageShare is a workspace that an image is shared with.

@@ -26,6 +26,7 @@ var LogSeverities = []string{LogInfo, LogWarning, LogError}
 const (
 	LogProcess = "process" // what a process wrote
 	LogEvent   = "event"   // what the platform says
+	LogBuild   = "build"   // what the builds of its image said
 )
 
 // Log is what a workload wrote and what the platform says about it, the newest first

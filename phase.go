@@ -21,7 +21,21 @@ const (
 	Deleting
 	Terminated
 	Failed
+	Uploading // the files of its image are awaited; a phase goes over the wire as its number, so later ones come last
+	Building  // its image is being built
 )
+
+// lastPhase ends the table.
+const lastPhase = Building
+
+// Phases returns all phases.
+func Phases() []Phase {
+	all := make([]Phase, 0, lastPhase+1)
+	for p := Pending; p <= lastPhase; p++ {
+		all = append(all, p)
+	}
+	return all
+}
 
 // Trigger is something that happened to a sandbox.
 type Trigger uint8
@@ -46,6 +60,8 @@ const (
 	Delete                   // a caller or a policy asked for its end
 	Gone                     // nothing of it is left on the node
 	Broke                    // the node gave up on it
+	Offered                  // a caller may upload the files of its image
+	Uploaded                 // the files are there
 )
 
 // Owner is the process that may apply a transition.
@@ -66,12 +82,18 @@ type Transition struct {
 
 var unfinished = []Phase{
 	Pending, Starting, Running, Suspending, Standby, Waking, Disabling, Disabled, Archiving, Archived, Unarchiving, Failed,
+	Uploading, Building,
 }
 
 // Transitions is the whole state machine. What is not a row cannot happen.
 var Transitions = []Transition{
-	{[]Phase{Pending}, Placed, Starting, ByControl},
+	{[]Phase{Pending, Building}, Placed, Starting, ByControl},
 	{[]Phase{Starting}, Booted, Running, ByNode},
+
+	// One that never ran, or that failed, waits for its image. Another address for the
+	// upload begins anew.
+	{[]Phase{Pending, Uploading, Building, Failed}, Offered, Uploading, ByControl},
+	{[]Phase{Uploading}, Uploaded, Building, ByControl},
 
 	{[]Phase{Running}, Idled, Suspending, ByNode},
 	{[]Phase{Suspending}, Suspended, Standby, ByNode},
@@ -96,6 +118,7 @@ var Transitions = []Transition{
 	{[]Phase{Unarchiving}, Stayed, Archived, ByControl},
 
 	{[]Phase{Pending, Starting, Running, Suspending, Standby, Waking, Disabling, Disabled, Archiving, Archived, Unarchiving}, Broke, Failed, ByNode},
+	{[]Phase{Uploading, Building}, Broke, Failed, ByControl},
 	{unfinished, Delete, Deleting, ByControl},
 	{[]Phase{Deleting}, Gone, Terminated, ByNode},
 }
@@ -120,6 +143,8 @@ var phases = [...]struct {
 	Deleting:    {"deleting", "DELETING", ""},
 	Terminated:  {"terminated", "TERMINATED", ""},
 	Failed:      {"failed", "FAILED", ""},
+	Uploading:   {"uploading", "UPLOADING", ""},
+	Building:    {"building", "BUILDING", ""},
 }
 
 var triggers = [...]string{
@@ -127,6 +152,7 @@ var triggers = [...]string{
 	Called: "called", Woken: "woken", Stayed: "stayed", Disable: "disable", Halted: "halted",
 	Enable: "enable", Redeploy: "redeploy", Restored: "restored", Pack: "pack", Packed: "packed",
 	Unpack: "unpack", Unpacked: "unpacked", Delete: "delete", Gone: "gone", Broke: "broke",
+	Offered: "offered", Uploaded: "uploaded",
 }
 
 func (p Phase) String() string   { return phases[p].name }

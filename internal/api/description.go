@@ -117,6 +117,7 @@ var groups = []group{
 	groupOf("Volume templates", "files that a volume begins with", "/volume_templates", "/uploads"),
 	groupOf("Drives", "directories that sandboxes share", "/drives"),
 	groupOf("Images", "what sandboxes are made of", "/images", "/pending-image-shares", "/sandbox/hub"),
+	groupOf("Builds", "images out of Dockerfiles", "/builds"),
 	groupOf("Network", "VPCs, egress gateways and their addresses", "/vpcs", "/egressgateways", "/egressips"),
 	groupOf("Policies", "records for clients that send them", "/policies"),
 	groupOf("Secrets", "values of a workspace that its sandboxes may use", "/secrets"),

@@ -11,6 +11,7 @@ import (
 // The types of bodies that are not one JSON value.
 const (
 	TarType    = "application/x-tar"
+	ZipType    = "application/zip"
 	NDJSONType = "application/x-ndjson" // lines of JSON
 )
 

@@ -18,10 +18,12 @@ type Flag uint8
 const (
 	CountResources Flag = iota
 	CreateIfNotExist
+	Follow
 	Force
 	OfPlatform
 	ShowSecrets
 	ShowTerminated
+	SkipBuild
 	Upload
 	WithReason
 )
@@ -30,10 +32,12 @@ const (
 var flags = [...]string{
 	CountResources:   "countResources",
 	CreateIfNotExist: "createIfNotExist",
+	Follow:           "follow",
 	Force:            "force",
 	OfPlatform:       "platform",
 	ShowSecrets:      "show_secrets",
 	ShowTerminated:   "showTerminated",
+	SkipBuild:        "skip-build",
 	Upload:           "upload",
 	WithReason:       "withReason",
 }

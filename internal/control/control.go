@@ -19,6 +19,7 @@ import (
 	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/audit"
 	"github.com/dozehq/doze/internal/bell"
+	"github.com/dozehq/doze/internal/build"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/image"
 	"github.com/dozehq/doze/internal/keylock"
@@ -45,6 +46,7 @@ type Config struct {
 	Regions     []string                            // the names of this place; the first is the default
 	URL         func(workspace, name string) string // the address of a sandbox, for metadata.url
 	Images      *image.Server
+	Builds      *build.Server
 	Unpublish   func(ctx context.Context, uids ...string) // ends the previews of sandboxes that end
 	Hub         []HubImage
 	Base        string           // the address of the control API, for uploads
@@ -101,10 +103,11 @@ type cutShort struct {
 	starts   []string        // UIDs of sandboxes whose first start was under way
 	disables []string        // UIDs of those that were to be disabled after their create
 	failed   []store.Sandbox // that may have a machine all the same
+	unbuilt  []string        // UIDs of those that await an image of no build
 }
 
 // Load takes over the records from a process that ended at any moment. Call it once,
-// before requests come in: it fills the directory. What a node has to do with,
+// before requests come in and after that of the builds: it fills the directory. What a node has to do with,
 // [Server.Adopt] completes.
 func (s *Server) Load(ctx context.Context) error {
 	used := map[string]time.Time{}
@@ -120,6 +123,10 @@ func (s *Server) Load(ctx context.Context) error {
 		case doze.Pending, doze.Starting:
 			if sb.Machine == sb.UID { // its first
 				s.cut.starts = append(s.cut.starts, sb.UID)
+			}
+		case doze.Uploading, doze.Building: // it has no machine
+			if !s.Builds.Lives(build.SandboxTarget(sb.UID)) {
+				s.cut.unbuilt = append(s.cut.unbuilt, sb.UID)
 			}
 		case doze.Failed:
 			s.cut.failed = append(s.cut.failed, sb)
@@ -156,6 +163,9 @@ func (s *Server) Adopt(ctx context.Context) error {
 	for _, uid := range s.cut.disables {
 		_, disabled := s.Store.Apply(ctx, uid, store.Step{On: doze.Disable, At: time.Now()})
 		err = errors.Join(err, disabled)
+	}
+	for _, uid := range s.cut.unbuilt {
+		err = errors.Join(err, Builds{s}.Failed(ctx, uid, "the platform stopped while the image was being built: upload the files again"))
 	}
 	s.cut = cutShort{}
 	s.reconciling.Ring()

@@ -13,7 +13,6 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/fleet"
-	"github.com/dozehq/doze/internal/image"
 	"github.com/dozehq/doze/internal/network"
 	"github.com/dozehq/doze/internal/store"
 	"github.com/dozehq/doze/internal/trace"
@@ -31,8 +30,9 @@ const (
 	namesTried = 3
 )
 
-// createSandbox answers when the sandbox is deployed.
-func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[string]any) (doze.Sandbox, error) {
+// createSandbox answers when the sandbox is deployed. With upload=true it answers at once, with
+// an address: the sandbox is deployed when an image is built of the files that are put there.
+func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[string]any) (doze.Sandbox, string, error) {
 	ctx, waiting := trace.Arrive(ctx, time.Now(), r.Header.Get("Traceparent"))
 	defer waiting.Leave()
 	c := api.Caller(ctx)
@@ -43,18 +43,30 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	sb.Metadata.Workspace = c.Workspace
 	sb.Metadata.CreatedBy, sb.Metadata.UpdatedBy = c.Sub, c.Sub
 
-	lacking := image.NoBuild(r)
+	uploads := asksUpload(r)
+	var lacking doze.Problems
+	if uploads {
+		if err := s.Builds.Available(ctx); err != nil {
+			if doze.Public(err).Kind != doze.Unsupported {
+				return doze.Sandbox{}, "", err
+			}
+			lacking = doze.Problems{doze.Public(err).Message}
+		}
+	}
 	reuse := api.CreateIfNotExist.In(r.URL.Query()) && sound && len(lacking) == 0
 	if reuse && sb.Metadata.Name != "" {
 		found, ok, err := s.reuse(ctx, sb.Metadata)
 		if err != nil || ok {
-			return found, err
+			return found, "", err
 		}
 	}
 	p = append(p, api.Strangers(ctx)...)
 	generated := sb.Metadata.Name == ""
 	if generated {
 		sb.Metadata.Name = newName()
+	}
+	if uploads && sb.Spec.Runtime.Image != "" {
+		p.Add("spec.runtime.image", "must be left out of a request with upload=true: the build makes the image")
 	}
 	sb.Spec.Region = api.RegionOf(sb.Spec.Region, s.Regions[0])
 	sb.Spec.Runtime.Envs = unmask(nil, sb.Spec.Runtime.Envs, "spec.runtime.envs", &p)
@@ -67,31 +79,44 @@ func (s *Server) createSandbox(ctx context.Context, r *http.Request, body map[st
 	s.siblings.Check(&p, "metadata.name", "/sandboxes/{}", sb.Metadata.Name)
 	err := cmp.Or(s.checkVolumes(ctx, &sb, &p), network.Check(ctx, s.Store, &sb, &p), s.checkReferences(ctx, c.Workspace, "spec.runtime.envs", sb.Spec.Runtime.Envs, &p))
 	if err != nil {
-		return doze.Sandbox{}, err
+		return doze.Sandbox{}, "", err
 	}
-	if err = s.Images.Check(ctx, c.Workspace, "spec.runtime.image", sb.Spec.Runtime.Image, verdictOn(&sb.Spec, p, lacking)); err == nil {
+	if err = verdictOn(&sb.Spec, p, lacking); uploads {
+		if err == nil {
+			err = Builds{s}.checkBuild(ctx, sb.Metadata)
+		}
+	} else {
+		err = s.Images.Check(ctx, c.Workspace, "spec.runtime.image", sb.Spec.Runtime.Image, err)
+	}
+	if err == nil {
 		err = s.sealRouting(&sb)
 	}
 	if err != nil {
-		return doze.Sandbox{}, err
+		return doze.Sandbox{}, "", err
 	}
 	if text := warning(s.node.Load(), nil, sb.Spec.Network); text != "" {
 		sb.Events = []doze.Event{{Message: text}}
 	}
 	for try := 1; ; try++ {
-		out, err := s.create(ctx, sb, nil)
+		var out doze.Sandbox
+		var address string
+		if uploads {
+			out, address, err = Builds{s}.createBuilt(ctx, sb)
+		} else {
+			out, err = s.create(ctx, sb, nil)
+		}
 		if e := (taken{}); !errors.As(err, &e) {
-			return out, err
+			return out, address, err
 		}
 		switch {
 		case generated && try < namesTried:
 			sb.Metadata.Name = newName()
 		case reuse:
 			if found, ok, err := s.reuse(ctx, sb.Metadata); err != nil || ok {
-				return found, err
+				return found, "", err
 			}
 		default:
-			return doze.Sandbox{}, s.conflict(ctx, sb.Metadata, err)
+			return doze.Sandbox{}, "", s.conflict(ctx, sb.Metadata, err)
 		}
 	}
 }
@@ -104,16 +129,10 @@ func (t taken) Unwrap() error { return t.error }
 // create records a sandbox and starts it, from a snapshot if there is one. Of
 // concurrent callers with one name, one does; the others get a taken error.
 func (s *Server) create(ctx context.Context, want doze.Sandbox, from *store.Snapshot) (doze.Sandbox, error) {
-	now := time.Now()
-	sb := store.Sandbox{UID: store.NewID(), Metadata: want.Metadata, Spec: want.Spec, Events: want.Events, LastUsed: now}
-	sb.Authority = sb.UID
-	snapshot := ""
+	sb, snapshot := recordOf(want), ""
 	if from != nil {
 		sb.Authority, snapshot = from.Authority, from.ID
 	}
-	sb.Metadata.CreatedAt, sb.Metadata.UpdatedAt = doze.Time{Time: now}, doze.Time{Time: now}
-	sb.Deadline = deadline(sb, now)
-
 	// The turn comes before the record, so that a caller that finds the record can
 	// wait.
 	life, release, err := s.take(ctx, sb.UID, 0)
@@ -121,14 +140,9 @@ func (s *Server) create(ctx context.Context, want doze.Sandbox, from *store.Snap
 		return doze.Sandbox{}, err
 	}
 	defer release()
-	// In one transaction: of many creates at once each waits for those before it.
-	if sb, err = s.Store.InsertSandbox(life, sb, doze.Placed); err != nil {
-		if e := doze.Public(err); e.Kind == doze.Conflict && e.Name == "" { // or it is a volume that is taken
-			err = taken{err}
-		}
+	if sb, err = insert(life, s, sb, doze.Placed); err != nil {
 		return doze.Sandbox{}, err
 	}
-	s.expiry.by(sb.Deadline)
 	if sb, err = s.boot(life, sb, snapshot); err != nil {
 		return doze.Sandbox{}, err
 	}
@@ -138,6 +152,31 @@ func (s *Server) create(ctx context.Context, want doze.Sandbox, from *store.Snap
 		}
 	}
 	return s.answer(life, sb.UID)
+}
+
+// recordOf is the record of a new sandbox.
+func recordOf(want doze.Sandbox) store.Sandbox {
+	now := time.Now()
+	sb := store.Sandbox{UID: store.NewID(), Metadata: want.Metadata, Spec: want.Spec, Events: want.Events, LastUsed: now}
+	sb.Authority = sb.UID
+	sb.Metadata.CreatedAt, sb.Metadata.UpdatedAt = doze.Time{Time: now}, doze.Time{Time: now}
+	sb.Deadline = deadline(sb, now)
+	return sb
+}
+
+// insert records a new sandbox in the phase after a step. A name in use is a taken error.
+// Preconditions: its turn is held.
+func insert(ctx context.Context, s *Server, sb store.Sandbox, on doze.Trigger) (store.Sandbox, error) {
+	// In one transaction: of many creates at once each waits for those before it.
+	sb, err := s.Store.InsertSandbox(ctx, sb, on)
+	if err != nil {
+		if e := doze.Public(err); e.Kind == doze.Conflict && e.Name == "" { // or it is a volume that is taken
+			err = taken{err}
+		}
+		return sb, err
+	}
+	s.expiry.by(sb.Deadline)
+	return sb, nil
 }
 
 // take waits for the turn of a sandbox as long as its caller does. The context

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/build"
 	"github.com/dozehq/doze/internal/store"
 )
 
@@ -257,6 +258,7 @@ func (s *Server) ended(ctx context.Context, all ...store.Sandbox) {
 		uids[i] = sb.UID
 		s.drop(sb)
 		s.locks.Interrupt(sb.UID, errDeleted)
+		s.Builds.Forsake(ctx, build.SandboxTarget(sb.UID), "the sandbox was deleted")
 	}
 	s.Unpublish(ctx, uids...)
 	s.reconciling.Ring()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/access"
 	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/store"
@@ -27,12 +28,15 @@ const (
 	endLogsTimeout = 5 * time.Second
 )
 
-// logResources are the types of a resource that may have a log, in the forms
-// that clients write. Others have none: nothing of them runs or is built here.
-var logResources = []string{"", "sandbox", "sandboxes"}
+// logResources and imageResources are the types of a resource that may have a log, in the
+// forms that clients write. Others have none: nothing of them runs or is built here.
+var (
+	logResources   = []string{"", "sandbox", "sandboxes"}
+	imageResources = []string{"image", "images"}
+)
 
 // logTypes are the types of lines, and the words for all of them.
-var logTypes = map[string]string{"": "", "all": "", doze.LogProcess: doze.LogProcess, doze.LogEvent: doze.LogEvent}
+var logTypes = map[string]string{"": "", "all": "", doze.LogProcess: doze.LogProcess, doze.LogEvent: doze.LogEvent, doze.LogBuild: doze.LogBuild}
 
 // logs answers what workloads wrote and what the platform says of them, by name. For
 // a name that never was there, that is nothing.
@@ -54,10 +58,17 @@ func (s *Server) logs(ctx context.Context, r *http.Request) (map[string]doze.Log
 	for _, name := range names {
 		q.Name = name
 		p := q.Page(nil, nil)
-		if slices.Contains(logResources, values.Get("resourceType")) {
-			if p, err = logOf(ctx, s, q); err != nil {
-				return nil, err
+		switch kind := values.Get("resourceType"); {
+		case slices.Contains(logResources, kind):
+			p, err = logOf(ctx, s, q)
+		case slices.Contains(imageResources, kind):
+			if !api.Caller(ctx).May(access.Admin) {
+				return nil, doze.Errorf(doze.Forbidden, "logs of images need the scope %s", access.Admin)
 			}
+			p, err = buildLog(ctx, s, q, p, false)
+		}
+		if err != nil {
+			return nil, err
 		}
 		all[name] = logAnswer(&q, p)
 	}
@@ -76,7 +87,7 @@ func logQueryOf(v url.Values) (names []string, q fleet.LogQuery, err error) {
 	names = slices.Compact(names)
 	kind, known := logTypes[v.Get("type")]
 	if q.Type = kind; !known {
-		p.Add("type", "must be all, %s or %s", doze.LogProcess, doze.LogEvent)
+		p.Add("type", "must be all, %s, %s or %s", doze.LogProcess, doze.LogEvent, doze.LogBuild)
 	}
 	q.Severities = strings.FieldsFunc(strings.ToUpper(v.Get("severity")), func(r rune) bool { return r == ',' || r == ' ' })
 	for _, word := range q.Severities {
@@ -143,9 +154,29 @@ func logAnswer(q *fleet.LogQuery, p fleet.LogPage) doze.Log {
 	return log
 }
 
-// logOf is a page of what a node has of a name, and of the events on record.
+// buildLog adds what the builds of a name said to a page, of those for sandboxes or of those
+// for images alone.
+func buildLog(ctx context.Context, s *Server, q fleet.LogQuery, p fleet.LogPage, sandboxes bool) (fleet.LogPage, error) {
+	if q.Type != "" && q.Type != doze.LogBuild {
+		return p, nil
+	}
+	lines, err := s.Builds.Lines(ctx, q.Workspace, &q, sandboxes)
+	if err != nil || len(lines) == 0 {
+		return p, err
+	}
+	return q.Join(p, lines), nil
+}
+
+// logOf is a page of what a node has of a name, of the events on record, and of what builds
+// said.
 func logOf(ctx context.Context, s *Server, q fleet.LogQuery) (p fleet.LogPage, err error) {
+	if q.Type == doze.LogBuild {
+		return buildLog(ctx, s, q, q.Page(nil, nil), true)
+	}
 	if p, err = s.Node.Logs(ctx, q); err != nil {
+		return p, err
+	}
+	if p, err = buildLog(ctx, s, q, p, true); err != nil {
 		return p, err
 	}
 	sb, err := s.Store.SandboxByName(ctx, q.Workspace, q.Name)

@@ -157,7 +157,7 @@ func TestLogsOfProcesses(t *testing.T) {
 			t.Errorf("nothing happened, and yet there is %q", got)
 		}
 		for query, part := range map[string]string{
-			"type=build": "type", "severity=loud": "severity", "order=up": "order", "limit=0": "limit", "cursor=x": "cursor",
+			"type=bricks": "type", "severity=loud": "severity", "order=up": "order", "limit=0": "limit", "cursor=x": "cursor",
 			"cursor=" + cursor: "cursor", "search=" + strings.Repeat("x", doze.LogSearchMax+1): "search",
 		} {
 			bad := planetest.Want[map[string]any](p, 400, "GET", "/observability/logs?workloadIds=a&"+query, "")

@@ -11,12 +11,14 @@ import (
 // rows are the routes of this room.
 var rows = []api.Row[*Server]{
 	api.GET("/sandboxes", "sandboxes:list", "List sandboxes", api.Read((*Server).listSandboxes).Asks("labels", "status", "externalId", "showTerminated")),
-	api.POST("/sandboxes", "sandboxes:create", "Create a sandbox", api.Write[doze.Sandbox]((*Server).createSandbox).Asks("createIfNotExist").Together().
-		About("The answer comes when the sandbox is deployed. A name that a sandbox has is 409, unless createIfNotExist is true.")),
+	api.POST("/sandboxes", "sandboxes:create", "Create a sandbox", api.Offer[doze.Sandbox](uploadHeader, (*Server).createSandbox).Asks("createIfNotExist", "upload").Together().
+		About("The answer comes when the sandbox is deployed. A name that a sandbox has is 409, unless createIfNotExist is true. "+
+			"With upload=true it comes at once, and its header X-Blaxel-Upload-Url says where the files of the image are to be put.")),
 	api.GET("/sandboxes/{name}", "sandboxes:get", "Read a sandbox", api.Read((*Server).sandbox).Asks("show_secrets").
 		About("It wakes nothing.")),
-	api.PUT("/sandboxes/{name}", "sandboxes:update", "Update a sandbox", api.Write[doze.Sandbox]((*Server).updateSandbox).
-		About("A change of the image, the memory or the variables replaces the machine, and its content is lost.")),
+	api.PUT("/sandboxes/{name}", "sandboxes:update", "Update a sandbox", api.Offer[doze.Sandbox](uploadHeader, (*Server).updateSandbox).Asks("upload").
+		About("A change of the image, the memory or the variables replaces the machine, and its content is lost. "+
+			"With upload=true the change is made when an image is built of the files that are put to the address in the header X-Blaxel-Upload-Url.")),
 	api.DELETE("/sandboxes/{name}", "sandboxes:delete", "Delete a sandbox", api.Read((*Server).deleteSandbox).
 		About("Its name is free at once. Its record stays until spec.lifecycle.terminatedRetention is over.")),
 	api.GET("/sandboxes/by-external-id/{externalId}", "sandboxes:get", "Read the newest sandbox with an external id", api.Read((*Server).sandboxByExternalID)),
@@ -112,8 +114,8 @@ var tolerated = []api.Tolerated{
 		Why: "the clients send them with each create; every sandbox has what they ask for",
 	},
 	{
-		Of: reflect.TypeFor[doze.Sandbox](), Paths: []string{"dockerConfig", "skipBuild"},
-		Why: "the command line of the clients sends them with an image that is built already",
+		Of: reflect.TypeFor[doze.Sandbox](), Paths: []string{"dockerConfig", "skipBuild", "spec.runtime.dockerConfig", "spec.runtime.skipBuild"},
+		Why: "the command line of the clients sends them: credentials for registries are secrets, or in the files of a build",
 	},
 	{
 		Of: reflect.TypeFor[doze.Sandbox](), Method: http.MethodPut,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/api"
+	"github.com/dozehq/doze/internal/build"
 	"github.com/dozehq/doze/internal/listing"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -106,6 +107,10 @@ func (s *Server) bare(sb store.Sandbox, by seen) doze.Sandbox {
 		out.State = st.Phase.State()
 	}
 	out.Entrypoint = st.Entrypoint
+	// A build of another image does not change what runs: only what there is to see.
+	if status, building := s.Builds.Shown(build.SandboxTarget(sb.UID)); building && sb.Phase.Status() == doze.Running.Status() {
+		out.Status = status
+	}
 	if st.Setback != nil {
 		out.Recovery = &doze.Recovery{At: doze.Time{Time: st.Setback.At}, CheckpointAt: doze.Time{Time: st.Setback.Checkpoint}}
 	}
@@ -149,7 +154,7 @@ func decodeSandbox(m *doze.Metadata, spec *doze.SandboxSpec, body map[string]any
 // and behind those that clients know besides.
 var sandboxPhases = func() map[string][]string {
 	all := map[string][]string{}
-	for p := doze.Pending; p <= doze.Failed; p++ {
+	for _, p := range doze.Phases() {
 		all[p.Status()] = append(all[p.Status()], p.String())
 	}
 	return api.StatusesWith(all)

@@ -122,7 +122,7 @@ func members() map[string]openapi.Schema {
 // statuses are all that a sandbox can have.
 func statuses() openapi.Schema {
 	var all []string
-	for p := doze.Pending; p <= doze.Failed; p++ {
+	for _, p := range doze.Phases() {
 		if !slices.Contains(all, p.Status()) {
 			all = append(all, p.Status())
 		}

@@ -13,58 +13,71 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/fleet"
-	"github.com/dozehq/doze/internal/image"
 	"github.com/dozehq/doze/internal/network"
 	"github.com/dozehq/doze/internal/store"
 )
 
 // updateSandbox changes a sandbox to what the body says (section 6.3 of the
 // public API): in place where that is possible, on a fresh machine otherwise.
-func (s *Server) updateSandbox(ctx context.Context, r *http.Request, body map[string]any) (doze.Sandbox, error) {
+// With upload=true the body counts when an image is built of the files that are put to
+// the address in the answer.
+func (s *Server) updateSandbox(ctx context.Context, r *http.Request, body map[string]any) (out doze.Sandbox, address string, err error) {
 	found, err := s.living(ctx, r.PathValue("name"))
-	if lacking := image.NoBuild(r); err == nil && len(lacking) > 0 {
-		_, err = s.wanted(ctx, found, body, lacking)
+	uploads := asksUpload(r)
+	if err == nil && uploads {
+		err = Builds{s}.rebuildable(ctx, found, body)
 	}
 	if err != nil {
-		return doze.Sandbox{}, err
+		return doze.Sandbox{}, "", err
 	}
 	life, sb, release, err := s.occupy(ctx, found)
 	if err != nil {
-		return doze.Sandbox{}, err
+		return doze.Sandbox{}, "", err
 	}
 	defer release()
-	out, err := s.update(life, sb, body)
-	return out, unlessDeleted(life, err)
+	if uploads {
+		out, address, err = Builds{s}.rebuild(life, sb, body)
+	} else {
+		out, err = s.update(life, sb, body)
+	}
+	return out, address, unlessDeleted(life, err)
 }
 
 // update changes a sandbox to what body says. Preconditions: the lock of sb is
 // held.
 func (s *Server) update(ctx context.Context, sb store.Sandbox, body map[string]any) (doze.Sandbox, error) {
 	by := s.learn(ctx, learnTimeout, sb) // it may end, or not, for being unused
-	want, err := s.wanted(ctx, sb, body, nil)
+	want, err := s.wanted(ctx, sb, body, "", nil)
 	if err != nil {
 		return doze.Sandbox{}, err
 	}
 	now := time.Now()
 	want.Metadata.UpdatedAt, want.Metadata.UpdatedBy = doze.Time{Time: now}, api.Caller(ctx).Sub
 	want.Deadline = deadline(want, s.lastUsed(sb, by, now))
-	if err := s.turnInto(ctx, sb, want); err != nil {
+	changed, err := become(ctx, s, sb, want)
+	if err != nil {
 		return doze.Sandbox{}, err
+	}
+	return s.view(changed, s.glance(ctx, changed)), nil
+}
+
+// become makes sb what is wanted, for the edge and the node too. Preconditions: the lock of
+// sb is held.
+func become(ctx context.Context, s *Server, sb, want store.Sandbox) (store.Sandbox, error) {
+	if err := s.turnInto(ctx, sb, want); err != nil {
+		return sb, err
 	}
 	s.expiry.by(want.Deadline)
 	if text := warning(s.node.Load(), sb.Spec.Network, want.Spec.Network); text != "" {
-		if err := s.Store.Notify(ctx, sb.UID, text, now); err != nil {
-			return doze.Sandbox{}, err
+		if err := s.Store.Notify(ctx, sb.UID, text, time.Now()); err != nil {
+			return sb, err
 		}
 	}
 	changed, err := s.Store.Sandbox(ctx, sb.UID)
 	if err == nil {
 		err = errors.Join(s.Node.SetGrace(ctx, changed.Machine, grace(changed)), s.setNetwork(ctx, changed))
 	}
-	if err != nil {
-		return doze.Sandbox{}, err
-	}
-	return s.view(changed, s.glance(ctx, changed)), nil
+	return changed, err
 }
 
 // living is the sandbox of the caller that has a name, or NotFound.
@@ -96,8 +109,8 @@ func (s *Server) occupy(ctx context.Context, found store.Sandbox) (_ context.Con
 }
 
 // wanted is sb with the changes of body, or all mistakes in them, with what is
-// lacking for the request.
-func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]any, lacking doze.Problems) (store.Sandbox, error) {
+// lacking for the request. It gets the image that is built for it, if one is named.
+func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]any, built string, lacking doze.Problems) (store.Sandbox, error) {
 	var p doze.Problems
 	want := doze.Sandbox{Metadata: sb.Metadata, Spec: sb.Spec}
 	decodeSandbox(&want.Metadata, &want.Spec, body, &p) // what is absent stays as it is
@@ -105,7 +118,12 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	api.SameRegion(&p, "spec.region", want.Spec.Region, sb.Spec.Region, "sandbox")
 	want.Spec.Region = sb.Spec.Region
 	now, was := &want.Spec.Runtime, sb.Spec.Runtime
-	now.Image = cmp.Or(now.Image, was.Image)
+	if now.Image = cmp.Or(now.Image, was.Image); built != "" {
+		if now.Image != was.Image {
+			p.Add("spec.runtime.image", "must be left out of a request with upload=true: the build makes the image")
+		}
+		now.Image = built
+	}
 	now.Memory = cmp.Or(now.Memory, was.Memory)
 	if now.Memory != was.Memory { // what it has it may keep
 		s.checkMemory(now.Memory, &p)
@@ -135,10 +153,13 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	if err != nil {
 		return sb, err
 	}
-	if replaces(sb, want.Spec) {
+	fresh := replaces(sb, want.Spec)
+	if fresh || built != "" {
 		if err := s.checkReferences(ctx, sb.Metadata.Workspace, "spec.runtime.envs", now.Envs, &p); err != nil {
 			return sb, err
 		}
+	}
+	if fresh && built == "" && !awaitsImage(sb.Phase) {
 		err = s.Images.Check(ctx, sb.Metadata.Workspace, "spec.runtime.image", now.Image, api.Verdict(p, lacking))
 	} else {
 		err = api.Verdict(p, lacking)
@@ -203,6 +224,13 @@ func (s *Server) turnInto(ctx context.Context, sb, want store.Sandbox) error {
 	packed := sb.Phase == doze.Archiving || sb.Phase == doze.Archived || sb.Phase == doze.Unarchiving
 	fresh := replaces(sb, want.Spec)
 
+	if awaitsImage(sb.Phase) { // it has no machine that could differ
+		if sb.Spec.Runtime.Image != want.Spec.Runtime.Image {
+			return doze.Errorf(doze.Conflict, "the sandbox is %s, and gets the image of its build: wait for its end, or cancel it", sb.Phase.Status())
+		}
+		_, err := s.Store.Update(ctx, want)
+		return err
+	}
 	if packed && (fresh || disable) {
 		return doze.Errorf(doze.Conflict, "the sandbox is %s: unarchive it to change its image, memory, envs or enabled", sb.Phase)
 	}

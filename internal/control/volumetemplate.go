@@ -14,15 +14,16 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/api"
+	"github.com/dozehq/doze/internal/build"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/store"
 )
 
 const (
-	// uploadHeader has the address that the files of a new version are put to. The
-	// address alone gives the right to upload, once.
-	uploadHeader = "X-Blaxel-Upload-Url"
-	// generatedLabel is on templates of clients that upload without saying so.
+	// uploadHeader has the address that the files of a new version, or of an image, are put
+	// to. The address alone gives the right to upload, once.
+	uploadHeader = build.UploadHeader
+	// generatedLabel is on what clients upload without saying so.
 	generatedLabel = "x-blaxel-auto-generated"
 )
 

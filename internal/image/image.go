@@ -3,6 +3,7 @@ package image
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/api"
+	"github.com/dozehq/doze/internal/build"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -29,16 +31,8 @@ func errBuilt(ref string) error {
 
 var errNoImage = doze.Errorf(doze.NotFound, "there is no such image")
 
-// builds says why an upload of what an image is to be built of is refused.
-const builds = "this platform builds no images: push yours to a registry, and name that as image, or as spec.runtime.image"
-
-// NoBuild is what this platform lacks for a request that wants to upload.
-func NoBuild(r *http.Request) (lacking doze.Problems) {
-	if api.Upload.In(r.URL.Query()) {
-		lacking = doze.Problems{builds}
-	}
-	return lacking
-}
+// anyType stands in paths for every type of an image.
+const anyType = "_"
 
 // Source is the reference that control asks a node for. An image of a registry is
 // itself, with the credentials of the workspace. An image of the workspace is what its
@@ -74,9 +68,24 @@ func (s *Server) Source(ctx context.Context, workspace, ref string) (source stri
 // loginFor are the credentials that the secrets of a workspace have for an
 // image, of the first secret by name that has some; nil for none.
 func (s *Server) loginFor(ctx context.Context, workspace, ref string) (*fleet.Login, error) {
-	secrets, err := s.Store.Secrets(ctx, workspace)
+	p, err := s.pullsOf(ctx, workspace)
 	if err != nil {
 		return nil, err
+	}
+	return p.loginFor(ref), nil
+}
+
+// pulls are the credentials of a workspace for registries.
+type pulls struct {
+	// workspace is the id: another workspace of the name that comes later is a stranger.
+	workspace string
+	secrets   []map[string]doze.RegistryLogin // in the order of their names, by place
+}
+
+func (s *Server) pullsOf(ctx context.Context, workspace string) (p pulls, err error) {
+	secrets, err := s.Store.Secrets(ctx, workspace)
+	if err != nil {
+		return p, err
 	}
 	for _, sec := range secrets {
 		text, ok := sec.Data[doze.PullSecretKey]
@@ -85,15 +94,26 @@ func (s *Server) loginFor(ctx context.Context, workspace, ref string) (*fleet.Lo
 		}
 		all, err := doze.ParsePullSecret(text)
 		if err != nil {
-			return nil, doze.Wrap(err, doze.Invalid, "the secret %s: its key %s %v", sec.Metadata.Name, doze.PullSecretKey, err)
+			return p, doze.Wrap(err, doze.Invalid, "the secret %s: its key %s %v", sec.Metadata.Name, doze.PullSecretKey, err)
 		}
+		p.secrets = append(p.secrets, all)
+	}
+	if len(p.secrets) == 0 {
+		return p, nil
+	}
+	w, err := s.Store.Workspace(ctx, workspace)
+	p.workspace = w.ID
+	return p, err
+}
+
+// loginFor are the first credentials for an image; nil for none.
+func (p *pulls) loginFor(ref string) *fleet.Login {
+	for _, all := range p.secrets {
 		if login, ok := doze.LoginFor(all, ref); ok {
-			// By its id: another one of the name that comes later is a stranger.
-			w, err := s.Store.Workspace(ctx, workspace)
-			return &fleet.Login{Workspace: w.ID, Username: login.Username, Password: login.Password}, err
+			return &fleet.Login{Workspace: p.workspace, Username: login.Username, Password: login.Password}
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 // Note notes that the image of a sandbox was deployed.
@@ -110,11 +130,16 @@ func (s *Server) Note(ctx context.Context, sb store.Sandbox) {
 // imageView is an image as a workspace sees it.
 func imageView(workspace string, i doze.Image) doze.Image {
 	i.Metadata.ResourceType, i.Metadata.Status = doze.KindSandbox, doze.ImageBuilt
+	i.Spec.Size = 0
 	if i.Metadata.Workspace != workspace {
 		i.Metadata.SourceWorkspace, i.Metadata.Workspace = i.Metadata.Workspace, workspace
 	}
+	counted := map[string]bool{}
 	for _, t := range i.Spec.Tags {
-		i.Spec.Size += t.Size
+		if !counted[t.Image] { // a build gives one image two tags
+			i.Spec.Size += t.Size
+		}
+		counted[t.Image] = true
 	}
 	return i
 }
@@ -135,12 +160,18 @@ func (s *Server) listImages(ctx context.Context, _ *http.Request) ([]doze.Image,
 // imageOf is the image that a path names, as its workspace has it. Clients write
 // a tag behind the name, or as a segment of its own; tag is empty for neither.
 func (s *Server) imageOf(ctx context.Context, r *http.Request) (i doze.Image, tag string, err error) {
-	if r.PathValue("type") != doze.KindSandbox {
+	if kind := r.PathValue("type"); kind != doze.KindSandbox && kind != anyType {
 		return i, "", errNoImage
 	}
-	name, tag, _ := strings.Cut(r.PathValue("image"), ":")
+	name, tag := nameOf(r)
 	i, err = s.Store.Image(ctx, api.Caller(ctx).Workspace, name)
-	return i, cmp.Or(r.PathValue("tag"), tag), err
+	return i, tag, err
+}
+
+// nameOf is the name of an image in a path, and its tag if there is one.
+func nameOf(r *http.Request) (name, tag string) {
+	name, tag, _ = strings.Cut(r.PathValue("image"), ":")
+	return name, cmp.Or(r.PathValue("tag"), tag)
 }
 
 // ownImageOf is imageOf for a caller that wants to change the image.
@@ -152,42 +183,86 @@ func (s *Server) ownImageOf(ctx context.Context, r *http.Request) (i doze.Image,
 	return i, tag, err
 }
 
+// image answers an image, with the status of its build for as long as there is one to see. An
+// image that was never built is there as long as its last build is on record.
 func (s *Server) image(ctx context.Context, r *http.Request) (doze.Image, error) {
+	workspace := api.Caller(ctx).Workspace
 	i, _, err := s.imageOf(ctx, r)
-	return imageView(api.Caller(ctx).Workspace, i), err
+	name, _ := nameOf(r)
+	status, building := s.Builds.Shown(build.ImageTarget(workspace, name))
+	switch {
+	case err == nil:
+		i = imageView(workspace, i)
+		if building {
+			i.Metadata.Status = status
+		}
+		return i, nil
+	case doze.Public(err).Kind != doze.NotFound, errors.Is(err, errNoImage):
+		return i, err
+	}
+	b, unbuilt := s.Builds.Latest(ctx, workspace, name)
+	if unbuilt != nil || b.Status == doze.BuildBuilt { // it was deleted since
+		return i, err
+	}
+	if b.Status == doze.BuildCancelled {
+		b.Status = doze.BuildFailed // clients know no other end
+	}
+	return doze.Image{
+		Metadata: doze.ImageMetadata{
+			Name: name, ResourceType: doze.KindSandbox, Status: b.Status, Workspace: workspace, CreatedAt: b.CreatedAt, UpdatedAt: b.CreatedAt,
+		},
+		Spec: doze.ImageSpec{Tags: []doze.ImageTag{}},
+	}, nil
 }
 
-// createImage gives an image of a registry a name in the workspace, and answers
-// when it is here.
-func (s *Server) createImage(ctx context.Context, r *http.Request, body map[string]any) (out doze.ImageResponse, err error) {
+// createImage gives an image of a registry a name in the workspace, and answers when it is
+// here. Without such an image it offers an upload of what the image is built of.
+func (s *Server) createImage(ctx context.Context, r *http.Request, body map[string]any) (out doze.ImageResponse, address string, err error) {
 	in := doze.ImageRequest{ResourceType: doze.KindSandbox}
 	var wrong doze.Problems
 	api.Decode(&in, body, "", &wrong)
-	name, tag, ok := doze.WorkspaceImage(in.Name)
-	if !ok || strings.Contains(in.Name, "/") {
-		wrong.Add("name", "must be lowercase letters, digits and hyphens, at most %d, and may have a tag like app:1.0", doze.NameMax)
-	}
+	name, tag := checkName(in.Name, &wrong)
 	if !slices.Contains(imageTypes, in.ResourceType) {
 		wrong.Add("resourceType", "must be %s", doze.KindSandbox)
 	}
-	lacking := NoBuild(r)
-	if in.Image == "" && len(lacking) == 0 {
-		lacking = doze.Problems{builds}
+	var lacking doze.Problems
+	if in.Image == "" {
+		switch err := s.Builds.Available(ctx); {
+		case doze.Public(err).Kind == doze.Unsupported && err != nil:
+			lacking = doze.Problems{doze.Public(err).Message}
+		case err != nil:
+			return out, "", err
+		case !api.Upload.In(r.URL.Query()) || api.SkipBuild.In(r.URL.Query()):
+			wrong.Add("image", "is required, unless upload=true asks for a build")
+		}
 	}
 	if slices.Contains(imageTypes[1:], in.ResourceType) {
 		lacking = append(lacking, "this platform runs sandboxes only: resourceType must be "+doze.KindSandbox)
 	}
-	workspace := api.Caller(ctx).Workspace
+	c := api.Caller(ctx)
 	if err = api.Verdict(wrong, lacking); in.Image != "" {
-		err = s.Check(ctx, workspace, "image", in.Image, err)
+		err = s.Check(ctx, c.Workspace, "image", in.Image, err)
 	}
 	if err != nil {
-		return out, err
+		return out, "", err
 	}
-	if err := s.Node.CheckImage(ctx, name+":"+tag); err == nil {
-		return out, doze.Errorf(doze.Conflict, "the platform has an image %s: choose another name", name)
+	if err := s.checkFree(ctx, c.Workspace, name, tag); err != nil {
+		return out, "", err
 	}
-	login, err := s.loginFor(ctx, workspace, in.Image)
+	if in.Image != "" {
+		out, err = s.importImage(ctx, name, tag, in.Image)
+		return out, "", err
+	}
+	b, err := s.Builds.Offer(ctx, build.Offer{ID: store.NewID(), Workspace: c.Workspace, Name: name, Tag: tag, By: c.Sub})
+	return doze.ImageResponse{
+		Message: "put the files of the image to the address in the header " + strings.ToLower(build.UploadHeader), Name: name, ResourceType: doze.KindSandbox,
+	}, b.UploadURL, err
+}
+
+// importImage gives an image of a registry a name in the workspace of the caller.
+func (s *Server) importImage(ctx context.Context, name, tag, ref string) (out doze.ImageResponse, err error) {
+	workspace := api.Caller(ctx).Workspace
+	login, err := s.loginFor(ctx, workspace, ref)
 	if err != nil {
 		return out, err
 	}
@@ -196,7 +271,7 @@ func (s *Server) createImage(ctx context.Context, r *http.Request, body map[stri
 		return out, err
 	}
 	defer release()
-	pinned, err := s.Node.PinImage(life, in.Image, login)
+	pinned, err := s.Node.PinImage(life, ref, login)
 	if err != nil {
 		return out, fleet.Tell(err, "the pull of the image")
 	}
@@ -248,6 +323,14 @@ func errTagsMax(n int) error {
 // but a living sandbox must be able to get a fresh machine.
 func (s *Server) deleteImage(ctx context.Context, r *http.Request) (doze.Image, error) {
 	i, tag, err := s.ownImageOf(ctx, r)
+	if missing := doze.Public(err).Kind == doze.NotFound && !errors.Is(err, errNoImage); (err == nil || missing) && tag == "" {
+		// Its build would make it again.
+		name, _ := nameOf(r)
+		building, cancelled := s.image(ctx, r)
+		if was, err := s.Builds.Cancel(ctx, build.ImageTarget(api.Caller(ctx).Workspace, name)); err != nil || was && missing {
+			return building, cmp.Or(err, cancelled)
+		}
+	}
 	if err != nil {
 		return i, err
 	}

@@ -216,6 +216,7 @@ func TestImageMistakes(t *testing.T) {
 	t.Parallel()
 	p := planetest.Start(t, false)
 	p.Create(planetest.Named("a"))
+	p.Node.Set("builders", doze.Errorf(doze.Unsupported, "there is no doze-builder"))
 	for _, tt := range []struct {
 		status             int
 		method, path, body string

@@ -6,14 +6,16 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
 	"github.com/dozehq/doze/internal/api"
+	"github.com/dozehq/doze/internal/build"
 	"github.com/dozehq/doze/internal/openapi"
 )
 
 // rows are the routes of this room.
 var rows = []api.Row[*Server]{
 	api.GET("/images", access.Admin, "List the images of the workspace", api.Read((*Server).listImages)),
-	api.POST("/images", access.Admin, "Import an image of a registry", api.Write[doze.ImageRequest]((*Server).createImage).
-		About("The answer comes when the image is pulled. A name that exists means the new image from then on.")),
+	api.POST("/images", access.Admin, "Import or build an image", api.Offer[doze.ImageRequest](build.UploadHeader, (*Server).createImage).Asks("upload", "skip-build").
+		About("The answer comes when the image is pulled. A name that exists means the new image from then on. "+
+			"With upload=true and no image, the header X-Blaxel-Upload-Url of the answer says where the files of a build are to be put.")),
 	api.DELETE("/images", access.Admin, "Delete the image tags without a sandbox", api.Read((*Server).cleanImages)),
 	api.GET("/images/{type}/{image}", access.Admin, "Read an image", api.Read((*Server).image)),
 	api.DELETE("/images/{type}/{image}", access.Admin, "Delete an image", api.Read((*Server).deleteImage).
@@ -47,10 +49,11 @@ func (s *Server) Section() api.Section {
 		},
 		Schemas: openapi.Schemas{
 			Members: map[string]openapi.Schema{
-				"ImageRequest.image": api.Text("in a registry"),
+				"ImageRequest.image":   api.Text("in a registry; leave it out to build one"),
+				"ImageMetadata.status": api.Words(doze.ImageBuilt, doze.BuildUploading, doze.BuildBuilding, doze.BuildDeploying, doze.BuildFailed),
 			},
 			Needs: map[string][]string{
-				"ImageRequest": {"name", "image"},
+				"ImageRequest": {"name"},
 			},
 		},
 	}

@@ -1,5 +1,5 @@
-// Package image keeps the images of a workspace: names of its own for images of registries,
-// and who else may use them. It finds out what a node is asked for when a sandbox names
+// Package image keeps the images of a workspace: names of its own for images of registries
+// and of builds, and who else may use them. It finds out what a node is asked for when a sandbox names
 // an image, and with which credentials.
 package image
 
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/build"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/keylock"
 	"github.com/dozehq/doze/internal/store"
@@ -30,8 +31,9 @@ type Node interface {
 
 // Config is what a Server works with. Every field is required.
 type Config struct {
-	Store *store.Store
-	Node  Node
+	Store  *store.Store
+	Node   Node
+	Builds *build.Server
 }
 
 // Server serves images.

@@ -38,7 +38,7 @@ const (
 
 // ours is everything that dozed makes in a data directory.
 var ours = []string{
-	keyFile, "agents", "builders", databaseFile, databaseFile + "-shm", databaseFile + "-wal", host.EgressFile, "engines", "images", file, lockFile, host.LogsDir, "net", recordsFile, "sandboxes", sealFile, "snapshots", "ahead",
+	keyFile, "agents", "builders", "builds", databaseFile, databaseFile + "-shm", databaseFile + "-wal", host.EgressFile, "engines", "images", file, lockFile, host.LogsDir, "net", recordsFile, "sandboxes", sealFile, "snapshots", "ahead",
 	"swap", "swap.zram", "volumes", nodeFile, fleetDir, lockFile + ".control", lockFile + ".node", lockFile + ".edge",
 }
 

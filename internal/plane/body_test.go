@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/plane"
 	"github.com/dozehq/doze/internal/plane/planetest"
 )
@@ -14,6 +15,7 @@ import (
 func TestMistakesAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	p := planetest.Start(t, false)
+	p.Node.Set("builders", doze.Errorf(doze.Unsupported, "there is no doze-builder"))
 	p.Create(planetest.Named("a"))
 	planetest.Want[any](p, 200, "POST", "/sandboxes/a/snapshots", `{"name":"n"}`)
 	planetest.Want[any](p, 200, "POST", "/volume_templates", planetest.Named("t"))

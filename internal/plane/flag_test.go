@@ -18,6 +18,8 @@ func TestFlags(t *testing.T) {
 	where := map[string]string{
 		"countResources":   "GET /workspaces/main",
 		"createIfNotExist": "POST /sandboxes",
+		"follow":           "GET /builds/none/logs",
+		"skip-build":       "POST /images",
 		"force":            "POST /sandboxes/a/previews",
 		"show_secrets":     "GET /sandboxes/a",
 		"showTerminated":   "GET /sandboxes",

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
@@ -80,7 +81,7 @@ func (p *Plane) Begin(ctx context.Context, n Node, a edge.Addresses, recheck fun
 		Directory: p.Directory, Previews: p.Previews, Credentials: p.Credentials,
 		Audit: audit.New(p.Store, s.AuditRetention.Duration), Quotas: p.quotas, Operator: s.Workspace,
 		Regions: s.Regions, Base: s.APIURL(), URL: a.URL, PreviewURL: a.PreviewURL, DomainTarget: a.Target(), Resolver: s.DNS(),
-		Hub: hub(), Recheck: recheck, Pool: pool,
+		Hub: hub(), Recheck: recheck, Pool: pool, Spool: filepath.Join(s.Data, "builds"), Parallel: s.Builds,
 	}
 	if n.Bucket != nil { // a nil of its type would be a bucket
 		c.Bucket = n.Bucket

@@ -11,6 +11,7 @@ import (
 	"github.com/dozehq/doze/internal/access"
 	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/audit"
+	"github.com/dozehq/doze/internal/build"
 	"github.com/dozehq/doze/internal/control"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/image"
@@ -26,7 +27,7 @@ import (
 )
 
 // Parts are what the rooms of control are made with. Every field but Hub, Bucket, Pool,
-// Enforce and Info is required.
+// Enforce, Info and Parallel is required.
 type Parts struct {
 	Store        *store.Store
 	Node         fleet.Node
@@ -49,6 +50,8 @@ type Parts struct {
 	Pool         doze.AddressPool // of egress IPs; none: they wait for one
 	Enforce      func()           // has egress ask again which workspaces may send; nil: none sends
 	Info         fleet.NodeInfo   // of the node; the zero one while no node has joined
+	Spool        string           // the directory of archives and logs of builds
+	Parallel     int              // builds at a time; 0 is the default
 }
 
 // Rooms are what serves the control API, each its part.
@@ -57,6 +60,7 @@ type Rooms struct {
 	Preview  *preview.Server
 	Schedule *schedule.Server
 	Images   *image.Server
+	Builds   *build.Server
 	Network  *network.Server
 	Tenancy  *tenancy.Server
 	Logins   *oauth.Server
@@ -69,23 +73,27 @@ type Rooms struct {
 func NewRooms(p Parts) *Rooms {
 	r := &Rooms{
 		Logins: oauth.New(oauth.Config{Store: p.Store, Credentials: p.Credentials, Base: p.Base}),
-		Images: image.New(image.Config{Store: p.Store, Node: p.Node}),
 		Preview: preview.New(preview.Config{
 			Store: p.Store, Previews: p.Previews, Regions: p.Regions, URL: p.PreviewURL, Resolver: p.Resolver,
 			DomainTarget: p.DomainTarget, Recheck: p.Recheck,
 		}),
 		audit: p.Audit,
 	}
+	r.Builds = build.New(build.Config{
+		Store: p.Store, Node: p.Node, Audit: p.Audit, Dir: p.Spool, Base: p.Base, Parallel: p.Parallel,
+		Images: func() build.Images { return r.Images }, Sandboxes: func() build.Sandboxes { return control.Builds{Server: r.Control} },
+	})
+	r.Images = image.New(image.Config{Store: p.Store, Node: p.Node, Builds: r.Builds})
 	r.Control = control.New(control.Config{
 		Store: p.Store, Node: p.Node, Directory: p.Directory, Credentials: p.Credentials, Audit: p.Audit, Quotas: p.Quotas,
-		Regions: p.Regions, URL: p.URL, Base: p.Base, Images: r.Images, Unpublish: r.Preview.Unpublish,
+		Regions: p.Regions, URL: p.URL, Base: p.Base, Images: r.Images, Builds: r.Builds, Unpublish: r.Preview.Unpublish,
 		Hub: p.Hub, Bucket: p.Bucket, Pool: p.Pool, Info: p.Info,
 	})
 	r.Schedule = schedule.New(schedule.Config{Store: p.Store, Gate: p.Gate, Audit: p.Audit, Settled: r.Control.Settled})
 	r.Network = network.New(network.Config{Store: p.Store, Regions: p.Regions, Pool: p.Pool, Reroute: r.Control.Reroute})
 	r.Tenancy = tenancy.New(tenancy.Config{
 		Store: p.Store, Credentials: p.Credentials, OAuth: r.Logins, Audit: p.Audit, Quotas: p.Quotas, Runtime: r.Control,
-		Regions: p.Regions, Operator: p.Operator, Enforce: p.Enforce,
+		Regions: p.Regions, Operator: p.Operator, Enforce: p.Enforce, DropBuilds: r.Builds.Drop,
 	})
 	r.Registry = registry.New(registry.Config{Images: r.Images, Credentials: p.Credentials, Quotas: p.Quotas})
 	r.API = r.compose(api.Config{
@@ -115,7 +123,7 @@ func Describe() *api.Server { return (&Rooms{}).compose(api.Config{}) }
 
 func (r *Rooms) compose(c api.Config) *api.Server {
 	return api.New(
-		c, r.Control.Section(), r.Preview.Section(), r.Schedule.Section(), r.Images.Section(), r.Network.Section(),
+		c, r.Control.Section(), r.Preview.Section(), r.Schedule.Section(), r.Images.Section(), r.Builds.Section(), r.Network.Section(),
 		r.Tenancy.Section(), logins(r.Logins),
 	)
 }
@@ -136,6 +144,9 @@ func (r *Rooms) Load(ctx context.Context) error {
 	if err := r.Tenancy.Load(ctx); err != nil { // before anything wakes
 		return err
 	}
+	if err := r.Builds.Load(ctx); err != nil { // before sandboxes that await an image
+		return err
+	}
 	return errors.Join(r.Control.Load(ctx), r.Preview.Load(ctx), r.Schedule.Load(ctx), r.Network.Load(ctx))
 }
 
@@ -147,7 +158,7 @@ func (r *Rooms) Recover(ctx context.Context) error {
 // Run runs the loops of all rooms until ctx ends.
 func (r *Rooms) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
-	for _, run := range []func(context.Context) error{r.audit.Run, r.Tenancy.Run, r.Control.Run, r.Preview.Run, r.Schedule.Run} {
+	for _, run := range []func(context.Context) error{r.audit.Run, r.Tenancy.Run, r.Control.Run, r.Builds.Run, r.Preview.Run, r.Schedule.Run} {
 		loops.Go(func() { _ = run(ctx) }) // each logs what does not work, and ends with ctx
 	}
 	loops.Wait()

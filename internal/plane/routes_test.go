@@ -23,7 +23,7 @@ var open = []string{
 	"POST /invitations/accept", "POST /invitations/decline",
 	"GET /oauth/authorize", "POST /oauth/authorize", "POST /oauth/token", "POST /oauth/revoke", "GET /oauth/jwks",
 	"POST /login/device", "GET /login/verify", "POST /login/verify",
-	"PUT /uploads/{upload}", "GET /drives/jwks.json",
+	"PUT /uploads/{upload}", "PUT /builds/{build}/context", "GET /drives/jwks.json",
 	"GET /.well-known/openid-configuration", "GET /.well-known/oauth-authorization-server",
 }
 
@@ -52,6 +52,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 	planetest.Want[any](p, 200, "POST", "/sandboxes/a/schedules", `{"id":"a","type":"cron","value":"0 0 1 1 *","input":{"command":"a"}}`)
 	planetest.Want[any](p, 200, "POST", "/policies", `{"metadata":{"name":"a"},"spec":{"type":"flavor"}}`)
 	planetest.Want[any](p, 200, "POST", "/images", `{"name":"own-a","image":"hub.test/a:1"}`)
+	building := planetest.Want[doze.Build](p, 200, "POST", "/builds", `{"name":"own-built"}`)
 	// Others of the same workspace, in which there is nothing of what is in these.
 	p.Create(planetest.Named("beside"))
 	planetest.Want[any](p, 200, "POST", "/vpcs", planetest.Named("beside"))
@@ -89,6 +90,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 		{"{vpc}", "a", "none"},
 		{"{gateway}", "a", "none"},
 		{"{ip}", "a", "none"},
+		{"{build}", building.ID, "none"},
 	})
 	beside := strings.NewReplacer("{name}", "beside", "{vpc}", "beside", "{template}", "beside", "{account}", other.ClientID)
 	lacking := p.KeyFor("main", time.Time{}, "agents:list")

@@ -23,6 +23,8 @@ const (
 
 // usual says what an event of a status means when nobody said more.
 var usual = map[string]string{
+	"UPLOADING":    "the files of the image are awaited",
+	"BUILDING":     "the image is being built",
 	"DEPLOYING":    "the sandbox is being started",
 	"DEPLOYED":     "the sandbox is ready",
 	"DEACTIVATING": "the sandbox is being disabled",

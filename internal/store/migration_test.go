@@ -68,6 +68,7 @@ var history = map[int64][]string{
 		`INSERT INTO workspace_quotas (workspace, name, most) VALUES ('w', 'sandboxes', 3)`,
 		`INSERT INTO egress_days (workspace, day, bytes) VALUES ('w', '2026-01-31', 5)`,
 	},
+	24: {`INSERT INTO builds (id, workspace, name, phase, created_at, sealed, body) VALUES ('b', 'w', 'app', 'ended', 7, '', '{}')`},
 }
 
 // sandboxRow adds a sandbox whose name is its uid.

@@ -70,7 +70,7 @@ func (s *Store) List(ctx context.Context, q listing.Query, now time.Time) (p lis
 
 // present are the phases of sandboxes that a list shows unasked.
 var present = func() (all []string) {
-	for p := doze.Pending; p <= doze.Failed; p++ {
+	for _, p := range doze.Phases() {
 		if p != doze.Terminated {
 			all = append(all, p.String())
 		}

@@ -172,7 +172,7 @@ func megabytes(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
 // onDisk is how much disk the records reserve for a workspace, in bytes. Volumes and
 // versions of templates count with their sizes. A pending snapshot counts with the
 // memory of its sandbox, and a ready one with its files. An image counts once for
-// all of its tags.
+// all of its tags. A build that has not ended counts with its archive.
 func onDisk(ctx context.Context, q querier, workspace string) (sum int64, err error) {
 	volumes, err := collect(ctx, q, scanSize, `SELECT body FROM volumes WHERE workspace = $1`, workspace)
 	if err != nil {
@@ -189,6 +189,13 @@ func onDisk(ctx context.Context, q querier, workspace string) (sum int64, err er
 	images, err := collect(ctx, q, scanImage, `SELECT body FROM images WHERE workspace = $1`, workspace)
 	if err != nil {
 		return 0, err
+	}
+	archives, err := collect(ctx, q, scanArchive, `SELECT body FROM builds WHERE workspace = $1 AND phase <> 'ended'`, workspace)
+	if err != nil {
+		return 0, err
+	}
+	for _, bytes := range archives {
+		sum += bytes
 	}
 	for _, size := range volumes {
 		sum += size.Bytes()

@@ -410,7 +410,7 @@ func (s *Store) accept(ctx context.Context, tx *sql.Tx, sb *Sandbox, r Report) (
 // ahead are, for each phase, those that a node may lead to on its own.
 var ahead = func() map[doze.Phase][]doze.Phase {
 	all := map[doze.Phase][]doze.Phase{}
-	for from := doze.Pending; from <= doze.Failed; from++ {
+	for _, from := range doze.Phases() {
 		queue := []doze.Phase{from}
 		for len(queue) > 0 {
 			p := queue[0]

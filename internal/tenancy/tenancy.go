@@ -39,9 +39,10 @@ type Config struct {
 	Audit       *audit.Journal
 	Quotas      *quota.Book // what workspaces may have, and how much they ask
 	Runtime     Runtime
-	Regions     []string // the names of this place; the first is the default
-	Operator    string   // the first workspace, whose admins operate the platform
-	Enforce     func()   // has egress ask again which workspaces may send; nil: none sends
+	Regions     []string                                          // the names of this place; the first is the default
+	Operator    string                                            // the first workspace, whose admins operate the platform
+	DropBuilds  func(ctx context.Context, w doze.Workspace) error // removes those of a workspace that was deleted
+	Enforce     func()                                            // has egress ask again which workspaces may send; nil: none sends
 }
 
 // Server serves the part of the control API that is about tenants.

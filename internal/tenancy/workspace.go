@@ -196,6 +196,9 @@ func (s *Server) deleteWorkspace(ctx context.Context, r *http.Request) (doze.Wor
 	if err := s.Runtime.DropLogs(ctx, w.Name); err != nil { // nobody can read them any more, and they end with their time
 		slog.WarnContext(ctx, "the logs of a workspace that was deleted are left", "workspace", w.Name, "err", err)
 	}
+	if err := s.DropBuilds(ctx, w); err != nil {
+		slog.WarnContext(ctx, "the builder of a workspace that was deleted is left until it was unused for long", "workspace", w.Name, "err", err)
+	}
 	return w, s.limit(ctx, w.Name, nil)
 }
 

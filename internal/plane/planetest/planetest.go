@@ -38,6 +38,7 @@ type Platform struct {
 	T          testing.TB
 	File       string
 	sealed     string
+	spool      string // of builds
 	Store      *store.Store
 	Node       *Node
 	Dir        *fleet.Directory
@@ -48,6 +49,7 @@ type Platform struct {
 	Target     string  // where custom domains lead to, if it is not the constant
 	Bucket     *bucket // nil: there is none
 	Pool       doze.AddressPool
+	Parallel   int            // builds at a time
 	Memory     doze.Megabytes // of the host; 0: sandboxes may have any
 	limits     doze.Limits    // defaults of the platform
 	Quotas     *quota.Book
@@ -77,7 +79,7 @@ func Start(tb testing.TB, run bool) *Platform {
 // StartOn is Start with the address of a database that is empty.
 func StartOn(tb testing.TB, database string, run bool) *Platform {
 	tb.Helper()
-	p := &Platform{T: tb, File: database, sealed: filepath.Join(tb.TempDir(), "seal.key"), Node: NewNode(), Bucket: &bucket{}}
+	p := &Platform{T: tb, File: database, sealed: filepath.Join(tb.TempDir(), "seal.key"), spool: tb.TempDir(), Node: NewNode(), Bucket: &bucket{}}
 	p.Open(run)
 	secret, created, err := p.Rooms.Tenancy.Bootstrap(tb.Context(), "main", Discard)
 	if err != nil || !created {
@@ -122,7 +124,7 @@ func (p *Platform) Open(run bool) {
 		URL:  func(workspace, name string) string { return "http://" + name + "." + workspace + ".test" },
 		Base: Base, Hub: []control.HubImage{{Name: "base-image", Image: doze.ImageDefault}},
 		Quotas: p.Quotas, Operator: "main",
-		Pool: p.Pool,
+		Pool: p.Pool, Spool: p.spool, Parallel: p.Parallel,
 	}
 	if p.Enforced != nil {
 		parts.Enforce = func() { p.Enforced.Add(1) }
