@@ -13,7 +13,7 @@ import (
 
 func (a *app) image() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "image", Aliases: []string{"images"}, Short: "Add, copy and share the images of the workspace",
+		Use: "image", Aliases: []string{"images"}, Short: "Add, build, copy and share the images of the workspace",
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	list := &cobra.Command{
@@ -73,7 +73,7 @@ func (a *app) image() *cobra.Command {
 		},
 	}
 	cmd.AddCommand(
-		a.addImage(), list, catalog, a.saveImage(), a.loadImage(), a.pushImage(), a.pullImage(), remove, prune,
+		a.addImage(), list, catalog, a.saveImage(), a.loadImage(), a.pushImage(), a.pullImage(), remove, prune, a.buildLogs(),
 		a.imageShare("share NAME WORKSPACE…", "Let other workspaces use an image", (*client.Client).ShareImage),
 		a.imageShare("unshare NAME WORKSPACE…", "Stop sharing an image; existing sandboxes keep running", (*client.Client).UnshareImage),
 	)

@@ -171,6 +171,74 @@ class AuditObject:
 
 
 @dataclass(kw_only=True)
+class Build:
+    args: dict[str, str] | None = field(default=None)
+    created_at: str | None = field(default=None, metadata={"json": "createdAt"})
+    created_by: str | None = field(default=None, metadata={"json": "createdBy"})
+    digest: str | None = field(default=None)
+    dockerfile: str | None = field(default=None)
+    ended_at: str | None = field(default=None, metadata={"json": "endedAt"})
+    failure: BuildFailure | None = field(default=None)
+    id: str
+    #: what spec.runtime.image of a sandbox takes
+    image: str | None = field(default=None)
+    name: str
+    no_cache: bool | None = field(default=None, metadata={"json": "noCache"})
+    #: in the queue; 1 is the next
+    position: int | None = field(default=None)
+    resource_type: Literal["sandbox", "image"] = field(metadata={"json": "resourceType"})
+    size: int | None = field(default=None)
+    started_at: str | None = field(default=None, metadata={"json": "startedAt"})
+    status: Literal["UPLOADING", "BUILDING", "DEPLOYING", "DEPLOYED", "BUILT", "FAILED", "CANCELLED"]
+    tag: str
+    target: str | None = field(default=None)
+    upload_url: str | None = field(default=None, metadata={"json": "uploadUrl"})
+    workspace: str
+
+
+@dataclass(kw_only=True)
+class BuildEvent:
+    at: str
+    current: int | None = field(default=None)
+    failure: BuildFailure | None = field(default=None)
+    image: str | None = field(default=None)
+    line: int | None = field(default=None)
+    name: str | None = field(default=None)
+    stage: str | None = field(default=None)
+    state: Literal["waiting", "started", "cached", "done", "failed"] | None = field(default=None)
+    status: str | None = field(default=None)
+    step: int | None = field(default=None)
+    steps: int | None = field(default=None)
+    stream: str | None = field(default=None)
+    text: str | None = field(default=None)
+    #: in milliseconds
+    took_ms: int | None = field(default=None, metadata={"json": "tookMs"})
+    total: int | None = field(default=None)
+    vertex: str | None = field(default=None)
+
+
+@dataclass(kw_only=True)
+class BuildFailure:
+    code: int | None = field(default=None)
+    command: str | None = field(default=None)
+    line: int | None = field(default=None)
+    message: str
+    output: list[str] | None = field(default=None)
+    step: int | None = field(default=None)
+
+
+@dataclass(kw_only=True)
+class BuildRequest:
+    args: dict[str, str] | None = field(default=None)
+    dockerfile: str | None = field(default=None)
+    #: of the image, with or without a tag
+    name: str
+    no_cache: bool | None = field(default=None, metadata={"json": "noCache"})
+    secrets: dict[str, str] | None = field(default=None)
+    target: str | None = field(default=None)
+
+
+@dataclass(kw_only=True)
 class Caller:
     role: str
     scopes: list[str]
@@ -601,22 +669,22 @@ class ImageMetadata:
     name: str
     resource_type: str = field(metadata={"json": "resourceType"})
     source_workspace: str | None = field(default=None, metadata={"json": "sourceWorkspace"})
-    status: str
+    status: Literal["BUILT", "UPLOADING", "BUILDING", "DEPLOYING", "FAILED"]
     updated_at: str | None = field(default=None, metadata={"json": "updatedAt"})
     workspace: str
 
 
 @dataclass(kw_only=True)
 class ImageRequest:
-    #: in a registry
-    image: str
+    #: in a registry; leave it out to build one
+    image: str | None = field(default=None)
     name: str
     resource_type: str | None = field(default=None, metadata={"json": "resourceType"})
 
 
 @dataclass(kw_only=True)
 class ImageResponse:
-    image: str
+    image: str | None = field(default=None)
     message: str
     name: str
     resource_type: str = field(metadata={"json": "resourceType"})
@@ -637,6 +705,7 @@ class ImageSpec:
 
 @dataclass(kw_only=True)
 class ImageTag:
+    build: bool | None = field(default=None)
     config: ImageConfig | None = field(default=None)
     created_at: str | None = field(default=None, metadata={"json": "createdAt"})
     image: str
@@ -1199,6 +1268,12 @@ class ReasonedAvailability:
 
 
 @dataclass(kw_only=True)
+class Received:
+    build: str
+    message: str
+
+
+@dataclass(kw_only=True)
 class Recovery:
     at: str
     checkpoint_at: str = field(metadata={"json": "checkpointAt"})
@@ -1268,7 +1343,7 @@ class Sandbox:
     recovery: Recovery | None = field(default=None)
     spec: SandboxSpec
     state: Literal["RUNNING", "STANDBY"] | None = field(default=None)
-    status: Literal["DEPLOYING", "DEPLOYED", "DEACTIVATING", "DEACTIVATED", "ARCHIVING", "ARCHIVED", "UNARCHIVING", "DELETING", "TERMINATED", "FAILED"] | None = field(default=None)
+    status: Literal["DEPLOYING", "DEPLOYED", "DEACTIVATING", "DEACTIVATED", "ARCHIVING", "ARCHIVED", "UNARCHIVING", "DELETING", "TERMINATED", "FAILED", "UPLOADING", "BUILDING"] | None = field(default=None)
 
 
 @dataclass(kw_only=True)
@@ -1360,7 +1435,7 @@ class SandboxUsage:
     #: pauses
     sleeps: int
     state: Literal["RUNNING", "STANDBY"]
-    status: Literal["DEPLOYING", "DEPLOYED", "DEACTIVATING", "DEACTIVATED", "ARCHIVING", "ARCHIVED", "UNARCHIVING", "DELETING", "TERMINATED", "FAILED"]
+    status: Literal["DEPLOYING", "DEPLOYED", "DEACTIVATING", "DEACTIVATED", "ARCHIVING", "ARCHIVED", "UNARCHIVING", "DELETING", "TERMINATED", "FAILED", "UPLOADING", "BUILDING"]
     #: awake, paused, saved, swapped or disk; empty without a machine
     tier: str
     wakes: WakeUsage

@@ -21,6 +21,10 @@ class AsyncControlOperations:
         """Delete an API key. Open requests that came with it end. Needs the scope apiKey:write."""
         return await self._transport.call("DELETE", f"{self._base}/api_keys/{_codec.segment(id)}", decode=_codec.anything, timeout=timeout)
 
+    async def delete_builds_by_build(self, build: str, *, timeout: float | None = None) -> models.Build:
+        """Cancel a build. It is 409 for a build that has ended. Needs the scope admin."""
+        return await self._transport.call("DELETE", f"{self._base}/builds/{_codec.segment(build)}", decode=_codec.model(models.Build), timeout=timeout)
+
     async def delete_customdomains_by_domain(self, domain: str, *, timeout: float | None = None) -> models.CustomDomain:
         """Delete a custom domain. It is 409 while a preview uses the domain, or while it is shared. Needs the scope customdomains:delete."""
         return await self._transport.call("DELETE", f"{self._base}/customdomains/{_codec.segment(domain)}", decode=_codec.model(models.CustomDomain), timeout=timeout)
@@ -140,6 +144,18 @@ class AsyncControlOperations:
     def get_audit_export(self, *, since: str | None = None, until: str | None = None, actor: str | None = None, action: str | None = None, object: str | None = None, source: str | None = None, outcome: Literal["begun", "done", "failed", "denied"] | None = None, platform: bool | None = None) -> AsyncIterator[str]:
         """Export the audit log. The oldest line is first. Needs the scope admin."""
         return self._transport.lines("GET", f"{self._base}/audit/export", params=_codec.query(**{"since": since, "until": until, "actor": actor, "action": action, "object": object, "source": source, "outcome": outcome, "platform": platform}))
+
+    async def get_builds(self, *, timeout: float | None = None) -> list[models.Build]:
+        """List the builds of the workspace. Needs the scope admin."""
+        return await self._transport.call("GET", f"{self._base}/builds", decode=_codec.items(_codec.model(models.Build)), timeout=timeout)
+
+    async def get_builds_by_build(self, build: str, *, timeout: float | None = None) -> models.Build:
+        """Read a build. Needs the scope admin."""
+        return await self._transport.call("GET", f"{self._base}/builds/{_codec.segment(build)}", decode=_codec.model(models.Build), timeout=timeout)
+
+    def get_builds_by_build_logs(self, build: str, *, follow: bool | None = None) -> AsyncIterator[str]:
+        """Read the log of a build. The last line has the status of a build that has ended. Needs the scope admin."""
+        return self._transport.lines("GET", f"{self._base}/builds/{_codec.segment(build)}/logs", params=_codec.query(**{"follow": follow}))
 
     async def get_configuration(self, *, timeout: float | None = None) -> models.Configuration:
         """Read the configuration of the platform. Needs the scope configurations:list."""
@@ -441,6 +457,10 @@ class AsyncControlOperations:
         """Create an API key. The answer has the key itself, this once. Needs the scope apiKey:write."""
         return await self._transport.call("POST", f"{self._base}/api_keys", body=body, decode=_codec.model(models.APIKey), timeout=timeout)
 
+    async def post_builds(self, body: models.BuildRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Build:
+        """Create a build of an image. The header X-Blaxel-Upload-Url of the answer, and its member uploadUrl, say where the files are to be put. The build begins when they are there. Needs the scope admin."""
+        return await self._transport.call("POST", f"{self._base}/builds", body=body, decode=_codec.model(models.Build), timeout=timeout)
+
     async def post_customdomains(self, body: models.CustomDomainRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.CustomDomain:
         """Create a custom domain. It serves nothing until it is verified. Needs the scope customdomains:create."""
         return await self._transport.call("POST", f"{self._base}/customdomains", body=body, decode=_codec.model(models.CustomDomain), timeout=timeout)
@@ -461,9 +481,9 @@ class AsyncControlOperations:
         """Create an access token for a drive. Needs the scope volumes:get."""
         return await self._transport.call("POST", f"{self._base}/drives/{_codec.segment(drive)}/access-token", decode=_codec.model(models.DriveToken), timeout=timeout)
 
-    async def post_images(self, body: models.ImageRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.ImageResponse:
-        """Import an image of a registry. The answer comes when the image is pulled. A name that exists means the new image from then on. Needs the scope admin."""
-        return await self._transport.call("POST", f"{self._base}/images", body=body, decode=_codec.model(models.ImageResponse), timeout=timeout)
+    async def post_images(self, body: models.ImageRequest | Mapping[str, Any], *, upload: bool | None = None, skip_build: bool | None = None, timeout: float | None = None) -> models.ImageResponse:
+        """Import or build an image. The answer comes when the image is pulled. A name that exists means the new image from then on. With upload=true and no image, the header X-Blaxel-Upload-Url of the answer says where the files of a build are to be put. Needs the scope admin."""
+        return await self._transport.call("POST", f"{self._base}/images", body=body, params=_codec.query(**{"upload": upload, "skip-build": skip_build}), decode=_codec.model(models.ImageResponse), timeout=timeout)
 
     async def post_images_by_type_by_image_share(self, type: str, image: str, body: models.ShareRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Image:
         """Share an image with a workspace. Needs the scope admin."""
@@ -513,9 +533,9 @@ class AsyncControlOperations:
         """Create a policy. Needs the scope policies:create."""
         return await self._transport.call("POST", f"{self._base}/policies", body=body, decode=_codec.model(models.Policy), timeout=timeout)
 
-    async def post_sandboxes(self, body: models.SandboxRequest | Mapping[str, Any], *, create_if_not_exist: bool | None = None, timeout: float | None = None) -> models.Sandbox:
-        """Create a sandbox. The answer comes when the sandbox is deployed. A name that a sandbox has is 409, unless createIfNotExist is true. Needs the scope sandboxes:create."""
-        return await self._transport.call("POST", f"{self._base}/sandboxes", body=body, params=_codec.query(**{"createIfNotExist": create_if_not_exist}), decode=_codec.model(models.Sandbox), timeout=timeout)
+    async def post_sandboxes(self, body: models.SandboxRequest | Mapping[str, Any], *, create_if_not_exist: bool | None = None, upload: bool | None = None, timeout: float | None = None) -> models.Sandbox:
+        """Create a sandbox. The answer comes when the sandbox is deployed. A name that a sandbox has is 409, unless createIfNotExist is true. With upload=true it comes at once, and its header X-Blaxel-Upload-Url says where the files of the image are to be put. Needs the scope sandboxes:create."""
+        return await self._transport.call("POST", f"{self._base}/sandboxes", body=body, params=_codec.query(**{"createIfNotExist": create_if_not_exist, "upload": upload}), decode=_codec.model(models.Sandbox), timeout=timeout)
 
     async def post_sandboxes_by_name_archive(self, name: str, *, timeout: float | None = None) -> models.Sandbox:
         """Archive a sandbox. Memory is lost. The answer comes at once, and the sandbox is ARCHIVED later. No request wakes it then. Needs the scope sandboxes:update."""
@@ -621,6 +641,10 @@ class AsyncControlOperations:
         """Decline an invitation to a workspace. Needs a credential; it is about its owner alone."""
         return await self._transport.call("POST", f"{self._base}/workspaces/{_codec.segment(workspace)}/decline", decode=_codec.anything, timeout=timeout)
 
+    async def put_builds_by_build_context(self, build: str, content: bytes, *, token: str | None = None, timeout: float | None = None) -> models.Received:
+        """Upload the files of a build. The body is a zip, a tar or a tar.gz with the Dockerfile in it. The address is the credential, and is good once. Needs no credential."""
+        return await self._transport.call("PUT", f"{self._base}/builds/{_codec.segment(build)}/context", content=content, params=_codec.query(**{"token": token}), decode=_codec.model(models.Received), timeout=timeout)
+
     async def put_customdomains_by_domain(self, domain: str, body: models.CustomDomainRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.CustomDomain:
         """Update a custom domain. Needs the scope customdomains:update."""
         return await self._transport.call("PUT", f"{self._base}/customdomains/{_codec.segment(domain)}", body=body, decode=_codec.model(models.CustomDomain), timeout=timeout)
@@ -645,9 +669,9 @@ class AsyncControlOperations:
         """Update a policy. A policy that gets another type loses the lists of the type before. Needs the scope policies:update."""
         return await self._transport.call("PUT", f"{self._base}/policies/{_codec.segment(policy)}", body=body, decode=_codec.model(models.Policy), timeout=timeout)
 
-    async def put_sandboxes_by_name(self, name: str, body: models.SandboxRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Sandbox:
-        """Update a sandbox. A change of the image, the memory or the variables replaces the machine, and its content is lost. Needs the scope sandboxes:update."""
-        return await self._transport.call("PUT", f"{self._base}/sandboxes/{_codec.segment(name)}", body=body, decode=_codec.model(models.Sandbox), timeout=timeout)
+    async def put_sandboxes_by_name(self, name: str, body: models.SandboxRequest | Mapping[str, Any], *, upload: bool | None = None, timeout: float | None = None) -> models.Sandbox:
+        """Update a sandbox. A change of the image, the memory or the variables replaces the machine, and its content is lost. With upload=true the change is made when an image is built of the files that are put to the address in the header X-Blaxel-Upload-Url. Needs the scope sandboxes:update."""
+        return await self._transport.call("PUT", f"{self._base}/sandboxes/{_codec.segment(name)}", body=body, params=_codec.query(**{"upload": upload}), decode=_codec.model(models.Sandbox), timeout=timeout)
 
     async def put_sandboxes_by_name_previews_by_preview(self, name: str, preview: str, body: models.PreviewRequest | Mapping[str, Any], *, force: bool | None = None, timeout: float | None = None) -> models.Preview:
         """Update a preview. Needs the scope sandboxes:update."""

@@ -1,0 +1,281 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+
+	"github.com/dozehq/doze"
+)
+
+const (
+	// tailLines is how many lines of output a running step shows.
+	tailLines = 6
+	// drawEvery is how often the steps are drawn again on a terminal.
+	drawEvery = 200 * time.Millisecond
+	// screenWidth and screenHeight are those of a terminal that does not say.
+	screenWidth, screenHeight = 80, 24
+)
+
+// A buildView shows what happens in a build.
+type buildView interface {
+	show(e doze.BuildEvent) error
+	close()
+}
+
+// buildView returns the one of a name of --progress.
+func (a *app) buildView(progress string) buildView {
+	switch {
+	case progress == progressJSON:
+		return rawView{a.out}
+	case progress == progressAuto && a.watched():
+		f, _ := a.err.(*os.File) // as watched says
+		return newLiveView(a.err, func() (width, height int) {
+			width, height, err := term.GetSize(int(f.Fd()))
+			if err != nil || width <= 0 || height <= 0 {
+				return screenWidth, screenHeight
+			}
+			return width, height
+		})
+	}
+	return &plainView{w: a.err, steps: map[string]int{}}
+}
+
+// rawView prints events as the API gives them, one in a line.
+type rawView struct{ w io.Writer }
+
+func (v rawView) close() {}
+
+func (v rawView) show(e doze.BuildEvent) error { return json.NewEncoder(v.w).Encode(e) }
+
+// plainView prints lines, each with the number of its step.
+type plainView struct {
+	w     io.Writer
+	steps map[string]int
+	last  int // the step of the last line
+}
+
+func (v *plainView) close() {}
+
+// stepKey tells steps apart.
+func stepKey(e *doze.BuildEvent) string { return cmp.Or(e.Vertex, fmt.Sprint(e.Stage, e.Step, e.Name)) }
+
+func (v *plainView) show(e doze.BuildEvent) error {
+	text := printable(strings.TrimRight(e.Plain(), "\n"))
+	if e.Status != "" && e.Failure != nil {
+		return nil // the error of the command says it
+	}
+	if text == "" {
+		return nil
+	}
+	if e.Name == "" {
+		return copyOut(v.w, text+"\n")
+	}
+	key := stepKey(&e)
+	if v.steps[key] == 0 {
+		v.steps[key] = len(v.steps) + 1
+	}
+	n, between := v.steps[key], ""
+	if v.last != 0 && v.last != n {
+		between = "\n"
+	}
+	v.last = n
+	return copyOut(v.w, fmt.Sprintf("%s#%d %s\n", between, n, text))
+}
+
+// liveStep is a step on a terminal.
+type liveStep struct {
+	key, title string
+	began      time.Time
+	state      string
+	took       time.Duration
+	tail       []string
+	current    int64
+	total      int64
+}
+
+// liveView draws the steps of a build again and again, as docker build does.
+type liveView struct {
+	w    io.Writer
+	size func() (width, height int)
+	stop chan struct{}
+	task sync.WaitGroup
+	once sync.Once
+
+	mu    sync.Mutex
+	steps []*liveStep // guarded by mu; those that are not printed for good
+	note  string      // guarded by mu; the last word of the platform
+	lines int         // guarded by mu; that are drawn now
+}
+
+func newLiveView(w io.Writer, size func() (width, height int)) *liveView {
+	v := &liveView{w: w, size: size, stop: make(chan struct{})}
+	v.task.Go(v.run)
+	return v
+}
+
+func (v *liveView) run() {
+	tick := time.NewTicker(drawEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case now := <-tick.C:
+			v.mu.Lock()
+			v.drawLocked(now)
+			v.mu.Unlock()
+		case <-v.stop:
+			return
+		}
+	}
+}
+
+// close draws the steps for the last time.
+func (v *liveView) close() {
+	v.once.Do(func() {
+		close(v.stop)
+		v.task.Wait()
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.note = ""
+		for _, s := range v.steps {
+			if s.state == "" {
+				s.tail = nil
+			}
+		}
+		v.drawLocked(time.Now())
+	})
+}
+
+func (v *liveView) show(e doze.BuildEvent) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if e.Status != "" {
+		return nil
+	}
+	if e.Name == "" {
+		v.note = e.Text
+		return nil
+	}
+	v.note = ""
+	s := v.stepLocked(&e)
+	switch {
+	case e.State == doze.StepCached || e.State == doze.StepDone || e.State == doze.StepFailed:
+		s.state, s.took = e.State, time.Duration(e.TookMs)*time.Millisecond
+		if e.State != doze.StepFailed {
+			s.tail = nil
+		}
+	case e.State == "" && (e.Total > 0 || e.Current > 0):
+		s.current, s.total = e.Current, e.Total
+	case e.State == "" && e.Text != "":
+		s.tail = append(s.tail, e.Text)
+		s.tail = s.tail[max(0, len(s.tail)-tailLines):]
+	}
+	return nil
+}
+
+// stepLocked is the step of an event. Preconditions: mu is held.
+func (v *liveView) stepLocked(e *doze.BuildEvent) *liveStep {
+	key := stepKey(e)
+	if i := slices.IndexFunc(v.steps, func(s *liveStep) bool { return s.key == key }); i >= 0 {
+		return v.steps[i]
+	}
+	title := e.Name
+	if e.Step > 0 && e.Steps > 0 {
+		title = fmt.Sprintf("[%s %d/%d] %s", e.Stage, e.Step, e.Steps, e.Name)
+		title = strings.Replace(title, "[ ", "[", 1)
+	}
+	s := &liveStep{key: key, title: title, began: time.Now()}
+	v.steps = append(v.steps, s)
+	return s
+}
+
+// drawLocked draws the steps in the place of the last drawing. Those at the top that have ended
+// are printed for good. Preconditions: mu is held.
+func (v *liveView) drawLocked(now time.Time) {
+	width, height := v.size()
+	var out strings.Builder
+	if v.lines > 0 {
+		fmt.Fprintf(&out, "\x1b[%dA", v.lines)
+	}
+	line := func(text, right string) {
+		out.WriteString("\r\x1b[K" + fitted(text, right, width) + "\n")
+	}
+	done := 0
+	for done < len(v.steps) && v.steps[done].state != "" {
+		s := v.steps[done]
+		line(s.head(), s.time(now))
+		for _, text := range s.tail {
+			line("    "+text, "")
+		}
+		done++
+	}
+	v.steps = v.steps[done:]
+	var rest [][2]string
+	for _, s := range v.steps {
+		rest = append(rest, [2]string{s.head(), s.time(now)})
+		if s.state == "" {
+			for _, text := range s.tail {
+				rest = append(rest, [2]string{"    " + text, ""})
+			}
+		}
+	}
+	if v.note != "" {
+		rest = append(rest, [2]string{" => " + v.note, ""})
+	}
+	rest = rest[max(0, len(rest)-max(height-1, 1)):]
+	for _, l := range rest {
+		line(l[0], l[1])
+	}
+	out.WriteString("\x1b[J") // what is left of the drawing before
+	v.lines = len(rest)
+	_, _ = io.WriteString(v.w, out.String()) // nobody looks on any more
+}
+
+func (s *liveStep) head() string {
+	text := " => "
+	switch s.state {
+	case doze.StepCached:
+		text += "CACHED "
+	case doze.StepFailed:
+		text += "FAILED "
+	}
+	text += s.title
+	if s.state == "" && s.total > 0 {
+		text += fmt.Sprintf(" %s / %s MB", megabytes(s.current), megabytes(s.total))
+	}
+	return text
+}
+
+func (s *liveStep) time(now time.Time) string {
+	switch s.state {
+	case doze.StepCached:
+		return ""
+	case "":
+		return fmt.Sprintf("%.1fs", now.Sub(s.began).Seconds())
+	}
+	return fmt.Sprintf("%.1fs", s.took.Seconds())
+}
+
+// fitted is a line of at most a width, with a text at its right end.
+func fitted(text, right string, width int) string {
+	text = printable(strings.ReplaceAll(text, "\t", " "))
+	room := max(width-1-utf8.RuneCountInString(right)-1, 1)
+	n := utf8.RuneCountInString(text)
+	if n > room {
+		text = string([]rune(text)[:room-1]) + "…"
+		n = room
+	}
+	if right == "" {
+		return text
+	}
+	return text + strings.Repeat(" ", room-n+1) + right
+}
