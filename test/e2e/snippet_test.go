@@ -54,6 +54,7 @@ var snippets = map[string]snippet{
 	}},
 	"docs/cli.md": {
 		before: `unset DOZE_ADDRESS DOZE_KEY DOZE_WORKSPACE; mkdir app; echo hello >app/file; printf '#!/bin/sh\nsleep 60\n' >server; chmod +x server; printf 'all:\n\techo made\n' >Makefile
+			printf 'FROM blaxel/slim:latest AS server\nRUN true\n' >Dockerfile
 			ends() { timeout "$@" || test $? = 124; }`, // for commands that go on for ever
 		says: []string{
 			"/var/lib/doze", "$DATA",
@@ -86,6 +87,7 @@ var snippets = map[string]snippet{
 		`curl -H "$auth" "$URL/v0/sandboxes/web"                       # until`, `until curl -H "$auth" "$URL/v0/sandboxes/web" | grep '"ARCHIVED"' >/dev/null; do sleep 0.2; done # until`,
 	}},
 	"docs/api/audit.md":       {before: oneSandbox},
+	"docs/api/builds.md":      {before: `mkdir app; printf 'FROM blaxel/slim:latest\nRUN true\n' >app/Dockerfile`},
 	"docs/api/credentials.md": {},
 	"docs/api/domains.md":     {refused: true}, // nobody added the records
 	"docs/api/drives.md": {
