@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -379,6 +380,57 @@ func TestDiskFull(t *testing.T) {
 	b.must(t, o)
 }
 
+// TestImagesMakeRoom: images that were put go, the oldest first, before the disk is full of them.
+func TestImagesMakeRoom(t *testing.T) {
+	needRoot(t)
+	source := open(t, "")
+	dir := t.TempDir()
+	mountMemory(t, dir, 96)
+	b := reopen(t, dir, "")
+	for i := range 10 { // 12 MB each
+		o := order(t, "b", "FROM busybox:1\nRUN head -c 12000000 /dev/urandom > /random\n", nil)
+		o.Names, o.NoCache = source.base(t), true
+		source.must(t, o)
+		var layout bytes.Buffer
+		if err := source.Result(t.Context(), o.ID, nil, &layout); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.PutImage(t.Context(), fmt.Sprint("sha256:", i), &layout); err != nil {
+			t.Fatalf("image %d: %v", i, err)
+		}
+	}
+	if b.HasImage("sha256:0") || !b.HasImage("sha256:9") {
+		t.Errorf("the first is here: %v, the last: %v", b.HasImage("sha256:0"), b.HasImage("sha256:9"))
+	}
+	o := order(t, "b", "FROM last\nRUN test -s /random\n", nil)
+	o.Names = map[string]string{"last": "sha256:9"}
+	b.must(t, o)
+}
+
+// TestParallel: builds at the same time do not disturb each other, nor wait for each other.
+func TestParallel(t *testing.T) {
+	b := open(t, "")
+	names := b.base(t)
+	var group sync.WaitGroup
+	for i := range 2 {
+		// Each waits for the other one, by the cache mount that they share.
+		o := order(t, fmt.Sprint("b", i), fmt.Sprintf(`FROM busybox:1
+RUN --mount=type=cache,target=/c : > /c/%d; for n in $(seq 300); do [ -e /c/%d ] && echo met && exit 0; sleep 0.1; done; exit 1
+`, i, 1-i), nil)
+		o.Names = names
+		group.Go(func() {
+			if _, failure, all := b.try(t.Context(), o); failure != nil || all.output() != "met" {
+				t.Errorf("%s: %+v\n%s", o.ID, failure, all.output())
+			}
+		})
+	}
+	group.Wait()
+	o := order(t, "b0", "FROM busybox:1\nRUN true\n", nil)
+	if err := b.DropResult(t.Context(), o.ID); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestManyLayers: a step finds the files of each layer, of as many as there may be.
 func TestManyLayers(t *testing.T) {
 	needRoot(t)
@@ -387,10 +439,11 @@ func TestManyLayers(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
+		if err := os.Remove(dir); err != nil {
 			t.Error(err)
 		}
 	})
+	mountMemory(t, dir, diskMB)
 	b := reopen(t, dir, "")
 	var text strings.Builder
 	text.WriteString("FROM busybox:1\n")

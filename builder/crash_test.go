@@ -233,6 +233,87 @@ func eventually(t *testing.T, text string, what func() bool) {
 	t.Error(text)
 }
 
+// TestFullDisk: a context that the disk has no room for is refused, and a smaller one is not.
+func TestFullDisk(t *testing.T) {
+	needRoot(t)
+	dir := filepath.Join(t.TempDir(), "b")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mountMemory(t, dir, 32)
+	p := start(t, dir)
+	for _, zipped := range []bool{false, true} {
+		body := contextTar(t, map[string]string{"Dockerfile": "FROM busybox:1\n", "large": strings.Repeat("x", 40<<20)})
+		if zipped { // one that is spooled, and broken only beyond the disk
+			body = bytes.NewBuffer(append([]byte("PK\x03\x04"), make([]byte, 40<<20)...))
+		}
+		_, err := p.client.PutContext(t.Context(), "c", body)
+		if refused, ok := errors.AsType[*buildapi.RefusalError](err); !ok || refused.Status != http.StatusInsufficientStorage || !strings.Contains(refused.Text, "--build-disk-mb") {
+			t.Errorf("got %v", err)
+		}
+		if _, err := p.client.PutContext(t.Context(), "c", contextTar(t, map[string]string{"Dockerfile": "FROM busybox:1\n", "small": strings.Repeat("x", 10<<20)})); err != nil {
+			t.Errorf("a small one: %v", err)
+		}
+		if err := p.client.DropContext(t.Context(), "c"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestThirdBuild: the program runs so many builds at a time, and refuses more.
+func TestThirdBuild(t *testing.T) {
+	needRoot(t)
+	open(t, "").base(t)
+	dir := filepath.Join(t.TempDir(), "b")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mountMemory(t, dir, diskMB)
+	p := start(t, dir)
+	if err := p.client.PutImage(t.Context(), baseKey, bytes.NewReader(baseLayout)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	begun, ended := make(chan bool, buildapi.BuildsMax), make(chan error, buildapi.BuildsMax)
+	order := func(i int) buildapi.Build {
+		id := fmt.Sprint("b", i)
+		if _, err := p.client.PutContext(t.Context(), id, contextTar(t, map[string]string{"Dockerfile": fmt.Sprintf("FROM busybox:1\nRUN echo begun %d; sleep 8765\n", i)})); err != nil {
+			t.Fatal(err)
+		}
+		return buildapi.Build{ID: id, Context: id, Names: map[string]string{"busybox:1": baseKey}}
+	}
+	for i := range buildapi.BuildsMax {
+		o := order(i)
+		go func() {
+			_, err := p.client.Build(ctx, o, func(e buildapi.Event) {
+				if strings.HasPrefix(e.Text, "begun") {
+					begun <- true
+				}
+			})
+			ended <- err
+		}()
+	}
+	for range buildapi.BuildsMax {
+		<-begun
+	}
+	_, err := p.client.Build(t.Context(), order(buildapi.BuildsMax), func(buildapi.Event) {})
+	if refused, ok := errors.AsType[*buildapi.RefusalError](err); !ok || refused.Status != http.StatusTooManyRequests {
+		t.Errorf("one more: %v", err)
+	}
+	cancel()
+	for range buildapi.BuildsMax {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("a build that was canceled: %v", err)
+		}
+	}
+	eventually(t, "a step outlived its build", func() bool { return len(running(t, "sleep 8765")) == 0 })
+	eventually(t, "a place is still taken", func() bool {
+		_, err := p.client.Build(t.Context(), buildapi.Build{ID: "x", Context: "b0", Dockerfile: "none"}, func(buildapi.Event) {})
+		_, failed := errors.AsType[*buildapi.FailedError](err)
+		return failed
+	})
+}
+
 // TestProgram: a build over the protocol, from the archive to the image.
 func TestProgram(t *testing.T) {
 	needRoot(t)
@@ -241,6 +322,7 @@ func TestProgram(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	mountMemory(t, dir, diskMB)
 	p := start(t, dir)
 	ctx := t.Context()
 	dockerfile := "ARG BASE\nFROM ${BASE}\nARG WORD\nRUN echo $WORD; ls -a / > /list\nCOPY . /context/\n"

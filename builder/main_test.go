@@ -84,6 +84,9 @@ func needRoot(t *testing.T) {
 	}
 }
 
+// diskMB is the size of the file system of an engine.
+const diskMB = 1024
+
 // bench is an engine of a test.
 type bench struct {
 	*engine.Engine
@@ -96,7 +99,10 @@ type bench struct {
 func open(t *testing.T, runtime string) *bench {
 	t.Helper()
 	needRoot(t)
-	return reopen(t, t.TempDir(), runtime)
+	// As in a builder machine. The disk of a host may be so full that the engine makes room.
+	dir := t.TempDir()
+	mountMemory(t, dir, diskMB)
+	return reopen(t, dir, runtime)
 }
 
 // reopen opens an engine with the cache of a directory.

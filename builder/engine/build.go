@@ -72,6 +72,9 @@ func (e *Engine) Build(ctx context.Context, o Order, emit func(buildapi.Event)) 
 		return nil, rec.Failure(err)
 	}
 	defer release()
+	if _, err := e.makeRoom(ctx); err != nil {
+		return nil, rec.Failure(err)
+	}
 	result, err := e.solve(ctx, o, rec)
 	if err != nil && ctx.Err() != nil { // whatever BuildKit makes of it
 		err = fmt.Errorf("%w: %w", context.Canceled, err)

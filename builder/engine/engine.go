@@ -304,7 +304,31 @@ func (e *Engine) Prune(ctx context.Context, p buildapi.Prune) (buildapi.Pruned, 
 			return out, err
 		}
 	}
-	return out, nil
+	n, err := e.makeRoom(ctx)
+	out.Bytes += n
+	return out, err
+}
+
+// makeRoom deletes what nobody uses until a part of the disk is free: what was built, and then
+// images that were put, the oldest first. It returns the bytes that it freed.
+func (e *Engine) makeRoom(ctx context.Context) (freed int64, err error) {
+	for {
+		size, free, err := disk(e.dir)
+		if err != nil || free >= size/freePart {
+			return freed, err
+		}
+		n, err := e.prune(ctx, client.WithKeepOpt(0, 0, 0, size/freePart))
+		freed += n
+		if err != nil {
+			return freed, err
+		}
+		if _, free, err = disk(e.dir); err != nil || free >= size/freePart {
+			return freed, err
+		}
+		if forgot, err := e.forgetOldest(ctx); err != nil || !forgot {
+			return freed, err
+		}
+	}
 }
 
 // prune obeys one rule, and returns the bytes that it freed.

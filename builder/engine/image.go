@@ -46,6 +46,9 @@ func (e *Engine) PutImage(ctx context.Context, key string, r io.Reader) (err err
 	if e.HasImage(key) {
 		return nil
 	}
+	if _, err := e.makeRoom(ctx); err != nil {
+		return err
+	}
 	// Two calls may put the same image.
 	temporary, err := e.leases.Create(ctx, leases.WithID(fmt.Sprintf("%s%s-%d", putLease, key, time.Now().UnixNano())))
 	if err != nil {
@@ -151,8 +154,13 @@ func (e *Engine) use(names map[string]string) (release func(), err error) {
 		}
 	}
 	for _, key := range names {
-		e.inUse[key]++
 		e.images[key].Used = time.Now()
+	}
+	if err := e.saveImages(); err != nil {
+		return nil, err
+	}
+	for _, key := range names {
+		e.inUse[key]++
 	}
 	return func() {
 		e.mu.Lock()
@@ -162,7 +170,28 @@ func (e *Engine) use(names map[string]string) (release func(), err error) {
 				delete(e.inUse, key)
 			}
 		}
-	}, e.saveImages()
+	}, nil
+}
+
+// forgetOldest lets go of the image that nobody used for the longest time. It reports whether
+// there was one.
+func (e *Engine) forgetOldest(ctx context.Context) (bool, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	oldest := ""
+	for key, img := range e.images {
+		if e.inUse[key] == 0 && (oldest == "" || img.Used.Before(e.images[oldest].Used)) {
+			oldest = key
+		}
+	}
+	if oldest == "" {
+		return false, nil
+	}
+	if err := e.unlease(ctx, imageLease+oldest); err != nil {
+		return false, err
+	}
+	delete(e.images, oldest)
+	return true, e.saveImages()
 }
 
 // dropResults deletes the results that an engine before has left, and halves of images.
