@@ -75,6 +75,7 @@ func (e *Engine) Build(ctx context.Context, o Order, emit func(buildapi.Event)) 
 	if _, err := e.makeRoom(ctx); err != nil {
 		return nil, rec.Failure(err)
 	}
+	e.noteImages(ctx)
 	result, err := e.solve(ctx, o, rec)
 	if err != nil && ctx.Err() != nil { // whatever BuildKit makes of it
 		err = fmt.Errorf("%w: %w", context.Canceled, err)

@@ -155,11 +155,6 @@ func (e *Engine) use(names map[string]string) (release func(), err error) {
 	}
 	for _, key := range names {
 		e.images[key].Used = time.Now()
-	}
-	if err := e.saveImages(); err != nil {
-		return nil, err
-	}
-	for _, key := range names {
 		e.inUse[key]++
 	}
 	return func() {
@@ -191,7 +186,17 @@ func (e *Engine) forgetOldest(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	delete(e.images, oldest)
-	return true, e.saveImages()
+	return true, nil
+}
+
+// noteImages saves which images are here, and when they were used. On a full disk, the next
+// process believes what was saved before, as far as there are leases.
+func (e *Engine) noteImages(ctx context.Context) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.saveImages(); err != nil {
+		e.log.WarnContext(ctx, "cannot save the list of images", "err", err)
+	}
 }
 
 // dropResults deletes the results that an engine before has left, and halves of images.

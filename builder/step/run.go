@@ -115,15 +115,15 @@ func Run(ctx context.Context, o Options) error {
 	}
 	life, end := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(life, func() { _ = cmd.Process.Kill() }) // the first process of its namespace: all end
-	counted := make(chan struct{})
-	go func() {
-		defer close(counted)
-		limitProcesses(life, cmd.Process.Pid, end)
-	}()
 	refused, startErr := start(tell, verdicts, o)
 	if startErr != nil {
 		_ = cmd.Process.Kill()
 	}
+	counted := make(chan struct{})
+	go func() { // not before the command runs: until then, its /proc is that of the machine
+		defer close(counted)
+		limitProcesses(life, cmd.Process.Pid, end)
+	}()
 	waitErr := cmd.Wait()
 	stop()
 	cause := context.Cause(life)
