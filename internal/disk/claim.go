@@ -314,11 +314,13 @@ func (r record) namedBy(names map[string]bool) bool {
 	return false
 }
 
-// platform reports whether the image was made or imported by the operator of this host.
+// platform reports whether the operator of this host imported the image, or this release
+// made it.
 func (r record) platform() bool {
 	for ref := range r.Refs {
 		plain, _, _ := strings.Cut(ref, ownerMark)
-		if known, err := parse(plain); err != nil || known.remote == nil && !isBuilt(plain) {
+		known, err := parse(plain)
+		if err != nil || known.remote == nil && known.key == plain && !known.retired() && !isBuilt(plain) {
 			return true
 		}
 	}

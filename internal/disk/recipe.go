@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/npm"
 )
 
 // dateOfBuild is what package scripts take for today, so that two builds out
@@ -78,10 +79,42 @@ func (r *recipe) cook(ctx context.Context, tree, suite string, report func(Progr
 	if err := bootstrap(ctx, filepath.Dir(tree), args, report); err != nil {
 		return config{}, fmt.Errorf("cook %s: %w", r.name, err)
 	}
+	if err := r.finish(ctx, tree, report); err != nil {
+		return config{}, fmt.Errorf("cook %s: %w", r.name, err)
+	}
 	if err := tidy(tree, apt, begin); err != nil {
 		return config{}, fmt.Errorf("cook %s: %w", r.name, err)
 	}
 	return config{ImageConfig: doze.ImageConfig{Env: r.env, WorkDir: "/"}}, nil
+}
+
+// finish adds what is not of Debian.
+func (r *recipe) finish(ctx context.Context, tree string, report func(Progress)) error {
+	if len(r.programs) > 0 {
+		report(Progress{Step: "installing programs", Percent: 92})
+		from := npm.Find(ctx)
+		for _, p := range r.programs {
+			if err := p.install(ctx, from, filepath.Dir(tree), tree); err != nil {
+				return err
+			}
+		}
+	}
+	root, err := os.OpenRoot(tree)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	for name, content := range r.files {
+		if err := root.WriteFile(name, []byte(content), 0o644); err != nil {
+			return err
+		}
+	}
+	for name, target := range r.links {
+		if err := root.Symlink(target, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // bootstrap runs mmdebstrap in process and mount namespaces of its own: when

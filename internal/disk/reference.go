@@ -8,10 +8,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/catalogue"
 )
 
-// A reference is what a caller wrote, understood. Exactly one of three things
-// makes its image: a recipe, a registry, or an import or a build that has happened.
+// A reference is what a caller wrote, understood. Exactly one of three things makes its
+// image: a recipe, a registry, or an import or a build that has happened.
 type reference struct {
 	key    string         // the one spelling under which the library keeps it
 	recipe *recipe        // of an image of ours
@@ -25,6 +26,12 @@ type Login struct {
 	Owner              string
 	Username, Password string
 }
+
+// made reports whether the image can be made, if it is not there.
+func (r reference) made() bool { return r.recipe != nil || r.remote != nil }
+
+// retired reports whether the image is one of ours that another release made.
+func (r reference) retired() bool { return revisionForm.MatchString(r.key) && !r.made() }
 
 // as is r with credentials, which may be nil. They are for registries only.
 func (r reference) as(login *Login) reference {
@@ -55,6 +62,10 @@ func parse(s string) (reference, error) {
 	if isBuilt(s) {
 		return reference{key: s}, nil
 	}
+	if revisionForm.MatchString(s) {
+		o, _ := revised(s) // else of another release
+		return reference{key: s, recipe: o.recipe}, nil
+	}
 	rest, digest, pinned := strings.Cut(s, "@")
 	if pinned && !digestForm.MatchString(digest) {
 		return reference{}, invalid(s, "%q has a malformed digest: it must be sha256: and 64 lowercase hexadecimal digits", s)
@@ -78,7 +89,7 @@ func parse(s string) (reference, error) {
 		return reference{key: remote.Name(), remote: remote}, nil
 	}
 
-	r, missing, ours := platform(path)
+	o, missing, ours := platform(path)
 	switch {
 	case missing != "":
 		return reference{}, invalid(s, "%q is not available here: this installation does not ship %s", s, missing)
@@ -87,7 +98,7 @@ func parse(s string) (reference, error) {
 	case ours && tagged && tag != doze.TagDefault:
 		return reference{}, invalid(s, "%q has a tag that images of the platform do not have: write %s:%s, or leave the tag out", s, path, doze.TagDefault)
 	case ours:
-		return reference{key: r.name, recipe: r}, nil
+		return reference{key: o.key(), recipe: o.recipe}, nil
 	case pinned:
 		return reference{}, invalid(s, "%q pins a digest and so needs a registry: write registry.example.com/%s", s, rest)
 	}
@@ -105,7 +116,7 @@ func invalid(ref, format string, args ...any) error {
 		Message: fmt.Sprintf(format, args...),
 		Fields: map[string]any{"details": map[string]any{
 			"requested_image":  ref[:min(len(ref), doze.ImageMax)],
-			"supported_images": supported(),
+			"supported_images": catalogue.Supported(),
 		}},
 	}
 }

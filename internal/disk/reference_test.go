@@ -1,10 +1,13 @@
 package disk
 
 import (
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/catalogue"
 )
 
 const someDigest = "sha256:e80eb8649cc81aa7a79a5fe6c1afab1b4f906ce899c0a5dd4da420188e0d50bc"
@@ -12,13 +15,15 @@ const someDigest = "sha256:e80eb8649cc81aa7a79a5fe6c1afab1b4f906ce899c0a5dd4da42
 func TestParse(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ key, wrong string }{
-		"blaxel/base-image:latest":            {key: "base"},
-		"blaxel/base-image":                   {key: "base"},
-		"blaxel/node:latest":                  {key: "base"},
-		"blaxel/nextjs":                       {key: "base"},
-		"doze/slim:latest":                    {key: "slim"},
-		"base":                                {key: "base"},
-		"slim":                                {key: "slim"},
+		"blaxel/base-image:latest":            {key: (own{name: "base"}).key()},
+		"blaxel/base-image":                   {key: (own{name: "base"}).key()},
+		"blaxel/node:latest":                  {key: (own{name: "base"}).key()},
+		"blaxel/nextjs":                       {key: (own{name: "base"}).key()},
+		"blaxel/expo":                         {key: (own{name: "base"}).key()},
+		"base+0123456789ab":                   {key: "base+0123456789ab"}, // of another release,
+		"doze/slim:latest":                    {key: (own{name: "slim"}).key()},
+		"base":                                {key: (own{name: "base"}).key()},
+		"slim":                                {key: (own{name: "slim"}).key()},
 		"sandbox/mine":                        {key: "sandbox/mine:latest"},
 		"mine:2":                              {key: "mine:2"},
 		"python:3.12":                         {key: "python:3.12"}, // known only if it was imported
@@ -30,8 +35,9 @@ func TestParse(t *testing.T) {
 		"blaxel/base-image:doesnotexist":      {wrong: "write blaxel/base-image:latest"},
 		"blaxel/node:22":                      {wrong: "write blaxel/node:latest"},
 		"slim:1":                              {wrong: "write slim:latest"},
-		"blaxel/chromium:latest":              {wrong: "Chromium"},
-		"doze/jupyter-server":                 {wrong: "Jupyter"},
+		"blaxel/lightpanda:latest":            {wrong: "Lightpanda"},
+		"doze/tailscale":                      {wrong: "Tailscale"},
+		"base+0123":                           {wrong: "not an image reference"},
 		"blaxel/base-image@" + someDigest:     {wrong: "leave it out"},
 		"mine@" + someDigest:                  {wrong: "needs a registry"},
 		"":                                    {wrong: "not an image reference"},
@@ -68,29 +74,47 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestHub: what is offered can be ordered, and the default is offered.
-func TestHub(t *testing.T) {
+// TestOwnKeys: each image of ours is made by one thing, and has a key that is its own.
+func TestOwnKeys(t *testing.T) {
 	t.Parallel()
-	found := false
-	for _, o := range Hub() {
+	keys := map[string]string{}
+	for _, o := range catalogue.Hub() {
 		r, err := parse(o.Image)
-		if err != nil || r.recipe == nil || o.Memory < doze.MemoryMin || o.Name == "" || o.DisplayName == "" || o.Description == "" {
-			t.Errorf("offer %+v: %v", o, err)
+		if err != nil || r.recipe == nil || r.remote != nil || r.retired() {
+			t.Errorf("%s is %+v, %v", o.Image, r, err)
+			continue
 		}
-		found = found || o.Image == doze.ImageDefault
+		if again, err := parse(r.key); err != nil || again != r {
+			t.Errorf("%s: its key is %+v, %v", o.Image, again, err)
+		}
+		maker := r.recipe.name
+		if known, ok := keys[r.key]; ok && known != maker {
+			t.Errorf("%s and %s have the key %s", known, maker, r.key)
+		}
+		keys[r.key] = maker
 	}
-	if !found {
-		t.Errorf("%s is not on offer", doze.ImageDefault)
+	other := base
+	other.packages = append(slices.Clone(base.packages), "one-more")
+	if other.revision() == base.revision() {
+		t.Error("another recipe has the same revision")
 	}
-	for _, row := range catalog {
-		if (row.recipe == nil) != (row.missing != "") {
-			t.Errorf("%s: a name has a recipe or lacks something", row.name)
+}
+
+// TestRetired: what an earlier release made is not of the platform any more.
+func TestRetired(t *testing.T) {
+	t.Parallel()
+	for ref, want := range map[string]bool{
+		(own{name: "base"}).key(): true, (own{name: "slim"}).key(): true, "mine:1": true, "no reference": true,
+		"base+0123456789ab": false, "gone+0123456789ab": false, "base": false, "registry.example.com/a:1": false,
+	} {
+		if got := (record{Refs: map[string]time.Time{ref: {}}}).platform(); got != want {
+			t.Errorf("%s: of the platform: %v", ref, got)
 		}
 	}
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"blaxel/base-image:latest", "registry.example.com:5000/a/b:1@" + someDigest, "localhost/a", "[::1]:5000/a", "a:b:c", "..", "a@b@c"} {
+	for _, s := range []string{"blaxel/base-image:latest", "base+0123456789ab", "registry.example.com:5000/a/b:1@" + someDigest, "localhost/a", "[::1]:5000/a", "a:b:c", "..", "a@b@c"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -12,8 +12,8 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
 	"github.com/dozehq/doze/internal/audit"
+	"github.com/dozehq/doze/internal/catalogue"
 	"github.com/dozehq/doze/internal/control"
-	"github.com/dozehq/doze/internal/disk"
 	"github.com/dozehq/doze/internal/drive"
 	"github.com/dozehq/doze/internal/edge"
 	"github.com/dozehq/doze/internal/fleet"
@@ -116,7 +116,7 @@ func (p *Plane) Close() error { return p.Store.Close() }
 
 // hub is the list of images that the platform makes itself.
 func hub() (list []control.HubImage) {
-	for _, o := range disk.Hub() {
+	for _, o := range catalogue.Hub() {
 		list = append(list, control.HubImage{
 			Name: o.Name, DisplayName: o.DisplayName, Image: o.Image, Memory: o.Memory, Ports: o.Ports, Description: o.Description,
 			Categories: []string{},

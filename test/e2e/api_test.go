@@ -65,8 +65,8 @@ func TestMistakes(t *testing.T) {
 		},
 		"a region": {"POST", "/sandboxes", `{"spec":{"region":"the-moon"}}`, 400, "invalid", []string{"spec.region"}},
 		"an image that is not shipped": {
-			"POST", "/sandboxes", `{"metadata":{"name":"x"},"spec":{"runtime":{"image":"blaxel/chromium:latest"}}}`, 400, "INVALID_IMAGE",
-			[]string{"Chromium"},
+			"POST", "/sandboxes", `{"metadata":{"name":"x"},"spec":{"runtime":{"image":"blaxel/lightpanda:latest"}}}`, 400, "INVALID_IMAGE",
+			[]string{"Lightpanda"},
 		},
 		"an unknown image of the platform": {"POST", "/sandboxes", `{"metadata":{"name":"x"},"spec":{"runtime":{"image":"blaxel/nothing:latest"}}}`, 400, "INVALID_IMAGE", nil},
 		"an image with a space":            {"POST", "/sandboxes", `{"spec":{"runtime":{"image":"a b"}}}`, 400, "INVALID_IMAGE", []string{"spec.runtime.image"}},
@@ -154,7 +154,7 @@ func TestControl(t *testing.T) {
 	t.Run("record", func(t *testing.T) {
 		t.Parallel()
 		body := `{"metadata":{"name":"full","displayName":"Für alle","externalId":"ext-1","labels":{"team":"a"},"url":"http://forged.example","createdBy":"forged"},
-			"spec":{"runtime":{"memory":512,"image":"blaxel/node:latest","ttl":"24h","ports":[{"target":3000}],"envs":[{"name":"A","value":"1\n2"},{"name":"S","value":"hidden","secret":true}]}},
+			"spec":{"runtime":{"memory":512,"image":"blaxel/base:latest","ttl":"24h","ports":[{"target":3000}],"envs":[{"name":"A","value":"1\n2"},{"name":"S","value":"hidden","secret":true}]}},
 			"status":"FAILED","state":"STANDBY"}`
 		// What only the platform sets is not read. What nobody knows is a mistake.
 		unknown := strings.Replace(body, `"state"`, `"unknown":{"x":1},"state"`, 1)
@@ -166,7 +166,7 @@ func TestControl(t *testing.T) {
 		if m.Name != "full" || m.DisplayName != "Für alle" || m.ExternalID != "ext-1" || m.Labels["team"] != "a" || m.Workspace != "main" || m.CreatedBy == "forged" || !strings.HasPrefix(m.URL, p.Address+"/run/") || m.CreatedAt.IsZero() {
 			t.Errorf("metadata %+v", m)
 		}
-		if r.Image != "blaxel/node:latest" || r.Memory != 512 || len(r.Ports) != 1 || r.Ports[0].Protocol != "" || len(r.Envs) != 2 {
+		if r.Image != "blaxel/base:latest" || r.Memory != 512 || len(r.Ports) != 1 || r.Ports[0].Protocol != "" || len(r.Envs) != 2 {
 			t.Errorf("runtime %+v", r)
 		}
 		if sb.Status != "DEPLOYED" || sb.State != "RUNNING" || sb.NodeGeneration != "mk3.1" || sb.Spec.Region != "local" || sb.ExpiresIn == nil || *sb.ExpiresIn > 86400 || *sb.ExpiresIn < 86000 {

@@ -1,0 +1,123 @@
+// Package catalogue has the table of the images of the platform.
+package catalogue
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/dozehq/doze"
+)
+
+// The recipes, which are made on the host of Debian packages.
+const (
+	Slim = "slim"
+	Base = "base"
+)
+
+// family is the prefix of names that mean an image of ours. There is one version
+// of each: the one that this platform makes.
+// blaxel is what the public clients write.
+var family = []string{"blaxel/", "doze/"}
+
+// A Row is a name that clients know. A recipe makes its image, or it is missing.
+type Row struct {
+	Name    string
+	Display string
+	About   string
+	Memory  doze.Megabytes
+	Port    int    // what its programs usually serve; 0 for none
+	Recipe  string // [Slim] or [Base]; empty: it is missing
+	Missing string // what this platform does not ship, and why
+}
+
+var rows = []Row{
+	{Name: "base-image", Display: "Base image", About: "Debian with a shell, Python, Node.js, git and a compiler", Memory: 4096, Recipe: Base},
+	{Name: "base", Display: "Base", About: "the same as base-image", Memory: 4096, Recipe: Base},
+	{Name: "slim", Display: "Slim", About: "Debian with a shell and curl, no languages", Memory: 1024, Recipe: Slim},
+	{Name: "node", Display: "Node.js", About: "the base image, for Node.js programs", Memory: 2048, Recipe: Base},
+	{Name: "node-slim", Display: "Node.js, small", About: "the base image, for small Node.js programs", Memory: 1024, Recipe: Base},
+	{Name: "py-app", Display: "Python app", About: "the base image, for a Python server", Memory: 4096, Port: 8000, Recipe: Base},
+	{Name: "ts-app", Display: "TypeScript app", About: "the base image, for a TypeScript server", Memory: 4096, Port: 3000, Recipe: Base},
+	{Name: "nextjs", Display: "Next.js", About: "the base image, for a Next.js project", Memory: 4096, Port: 3000, Recipe: Base},
+	{Name: "vite", Display: "Vite", About: "the base image, for a Vite project", Memory: 4096, Port: 5173, Recipe: Base},
+	{Name: "astro", Display: "Astro", About: "the base image, for an Astro project", Memory: 4096, Port: 4321, Recipe: Base},
+	{Name: "expo", Display: "Expo", About: "the base image, for an Expo project", Memory: 8192, Port: 8081, Recipe: Base},
+	{Name: "jupyter-server", Missing: "Jupyter"},
+	{Name: "jupyter-notebook", Missing: "Jupyter"},
+	{Name: "chromium", Missing: "the Chromium browser"},
+	{Name: "playwright-chromium", Missing: "Playwright and its browser"},
+	{Name: "xfce-vnc", Missing: "the Xfce desktop"},
+	{Name: "benchmark", Missing: "its benchmark programs"},
+	{Name: "claude-code", Missing: "the Claude Code program"},
+	{Name: "codex", Missing: "the Codex program"},
+
+	{Name: "app-runner", Missing: "its build tools, which are not public"},
+	{Name: "cua-xfce", Missing: "the Xfce desktop with its computer-use server, which is on PyPI only"},
+	{Name: "docker-in-sandbox", Missing: "the Docker engine, which needs more rights than a sandbox has"},
+	{Name: "lightpanda", Missing: "the Lightpanda browser, which is in no package registry"},
+	{Name: "playwright-firefox", Missing: "Playwright's own Firefox, which is in no package registry"},
+	{Name: "tailscale", Missing: "Tailscale, which is in no package registry"},
+}
+
+// Rows returns the table.
+func Rows() []Row { return slices.Clone(rows) }
+
+// Lookup returns the row of a reference without its tag, such as blaxel/nextjs. The
+// names of the recipes need no prefix.
+func Lookup(ref string) (Row, bool) {
+	if ref == Slim || ref == Base {
+		return named(ref)
+	}
+	for _, prefix := range family {
+		if name, ok := strings.CutPrefix(ref, prefix); ok {
+			return named(name)
+		}
+	}
+	return Row{}, false
+}
+
+func named(name string) (Row, bool) {
+	i := slices.IndexFunc(rows, func(r Row) bool { return r.Name == name })
+	if i < 0 {
+		return Row{}, false
+	}
+	return rows[i], true
+}
+
+// Offer is one image that a caller can choose, as the hub shows it.
+type Offer struct {
+	Name        string         `json:"name"`
+	DisplayName string         `json:"displayName"`
+	Image       string         `json:"image"`
+	Memory      doze.Megabytes `json:"memory"`
+	Ports       []doze.Port    `json:"ports"`
+	Description string         `json:"description"`
+}
+
+// Hub returns the images that every host of the platform can make.
+func Hub() []Offer {
+	var offers []Offer
+	for _, row := range rows {
+		if row.Missing != "" {
+			continue
+		}
+		ports := []doze.Port{}
+		if row.Port != 0 {
+			ports = append(ports, doze.Port{Target: row.Port, Protocol: "HTTP"})
+		}
+		offers = append(offers, Offer{
+			Name: row.Name, DisplayName: row.Display, Image: family[0] + row.Name + ":" + doze.TagDefault,
+			Memory: row.Memory, Ports: ports, Description: row.About,
+		})
+	}
+	return offers
+}
+
+// Supported returns the references of the hub, for error messages.
+func Supported() []string {
+	var refs []string
+	for _, o := range Hub() {
+		refs = append(refs, o.Image)
+	}
+	return refs
+}
