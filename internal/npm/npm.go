@@ -70,7 +70,7 @@ func Find(ctx context.Context) Registry {
 		CAFile   string `json:"cafile"`
 	}
 	if program, err := exec.LookPath("npm"); err == nil {
-		cmd := exec.CommandContext(ctx, program, "config", "list", "--json")
+		cmd := exec.CommandContext(ctx, program, "config", "list", "--json") //nolint:gosec // G204: the npm of this host, with constant arguments
 		cmd.Dir = "/" // the configuration of no project
 		cmd.Env = environment()
 		out, err := cmd.Output()
@@ -81,7 +81,7 @@ func Find(ctx context.Context) Registry {
 			slog.Warn("npm does not say which registry it uses", "registry", Default, "err", err)
 		}
 	}
-	if named := os.Getenv("NPM_CONFIG_REGISTRY"); named != "" {
+	if named := os.Getenv("NPM_CONFIG_REGISTRY"); named != "" { //nolint:forbidigo // a setting of npm, which has its own name
 		set.Registry = named
 	}
 	r := Registry{URL: strings.TrimRight(set.Registry, "/")}
@@ -139,7 +139,7 @@ func (r *Registry) believe(ctx context.Context, file string) error {
 // environment is that of this process, with a home: services often have none.
 func environment() []string {
 	env := os.Environ()
-	if os.Getenv("HOME") == "" {
+	if os.Getenv("HOME") == "" { //nolint:forbidigo // what npm reads, and not a setting of ours
 		env = append(env, "HOME=/root")
 	}
 	return env
