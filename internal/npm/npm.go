@@ -71,7 +71,7 @@ func Find(ctx context.Context) Registry {
 	}
 	if program, err := exec.LookPath("npm"); err == nil {
 		cmd := exec.CommandContext(ctx, program, "config", "list", "--json") //nolint:gosec // G204: the npm of this host, with constant arguments
-		cmd.Dir = "/" // the configuration of no project
+		cmd.Dir = "/"                                                        // the configuration of no project
 		cmd.Env = environment()
 		out, err := cmd.Output()
 		if err == nil {
