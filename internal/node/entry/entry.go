@@ -48,6 +48,8 @@ var verdicts = [...]Verdict{
 	doze.Deleting:    Deleted,
 	doze.Terminated:  Deleted,
 	doze.Failed:      Broken,
+	doze.Uploading:   Closed, // no node has it yet
+	doze.Building:    Closed,
 }
 
 // refusals are the errors of verdicts that refuse, by the phase of the sandbox and

@@ -30,6 +30,8 @@ var verdicts = map[doze.Phase]struct {
 	doze.Deleting:    {entry.Deleted, "is being deleted"},
 	doze.Terminated:  {entry.Deleted, "is being deleted"},
 	doze.Failed:      {entry.Broken, "the sandbox is failed: a reason"},
+	doze.Uploading:   {entry.Closed, "the sandbox is uploading"},
+	doze.Building:    {entry.Closed, "the sandbox is building"},
 }
 
 // TestPhases: each phase has a verdict, and each verdict that refuses has an error.
