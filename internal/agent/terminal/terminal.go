@@ -43,6 +43,8 @@ const (
 // window is the size of a terminal in characters.
 type window struct{ cols, rows uint16 }
 
+func (w window) known() bool { return w.cols > 0 && w.rows > 0 }
+
 // opening is what a viewer asks for when it connects.
 type opening struct {
 	session string
@@ -149,6 +151,9 @@ func (t *Terminals) begin(o opening) (*terminal, error) {
 	if as != nil {
 		_ = tty.Chown(int(as.Uid), int(as.Gid)) // best effort: some programs open it by its name
 	}
+	if o.window.known() {
+		setSize(master, o.window) // before the command can ask for it
+	}
 	var c *child.Child
 	for _, how := range invocations {
 		c, err = t.Children.Start(how.File, how.Argv, spawn.Attr{Dir: dir, Env: how.Env, Files: [3]int{fd, fd, fd}, As: as, Terminal: true})
@@ -233,8 +238,8 @@ func unblocked(f *os.File) (*os.File, error) {
 }
 
 // setSize tells the shell how large its window is. It is cosmetic, and may fail.
-func (t *terminal) setSize(size window) {
-	conn, err := t.pty.SyscallConn()
+func setSize(master *os.File, size window) {
+	conn, err := master.SyscallConn()
 	if err != nil {
 		return
 	}
@@ -365,8 +370,8 @@ func (t *terminal) enter(text string) {
 
 // resize sets the window; a side of zero leaves it as it is.
 func (t *terminal) resize(size window) {
-	if size.cols > 0 && size.rows > 0 {
-		t.setSize(size)
+	if size.known() {
+		setSize(t.pty, size)
 	}
 }
 
