@@ -27,3 +27,6 @@ func ParseRecord(raw []byte, uid string) bool {
 	r, err := parseRecord(raw, uid)
 	return err == nil && r.Order.UID == uid && r.Config.ID == uid
 }
+
+// HiddenSchedule is the schedule of the machines of the platform itself.
+var HiddenSchedule = hiddenSchedule

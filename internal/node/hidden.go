@@ -7,6 +7,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/node/descent"
 )
 
 // hiddenPrefix begins the UIDs of machines that serve the platform itself. Control
@@ -19,6 +20,14 @@ func hidden(uid string) bool { return strings.HasPrefix(uid, hiddenPrefix) }
 // hidden reports whether the box is a machine of the platform itself. Nobody hears of
 // it, it counts for no workspace, and its output is not stored.
 func (b *Box) hidden() bool { return hidden(b.order.UID) }
+
+// schedule says when the box moves down.
+func (b *Box) schedule() *descent.Schedule {
+	if b.hidden() {
+		return &b.n.hiddenly
+	}
+	return &b.n.schedule
+}
 
 // Hidden are the machines of a node that serve the platform itself: they build images.
 // They sleep and wake as sandboxes do, and take of the same memory. Calls that name a

@@ -11,6 +11,8 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/node"
+	"github.com/dozehq/doze/internal/node/descent"
 )
 
 // hiddenOrder is that of a machine of the platform.
@@ -197,4 +199,20 @@ func TestHiddenAdopted(t *testing.T) {
 			t.Errorf("control was told %+v", told)
 		}
 	})
+}
+
+// TestHiddenSchedule: a machine of the platform is paused for longer before its
+// checkpoint is written, but not beyond what is due on disk.
+func TestHiddenSchedule(t *testing.T) {
+	for _, tt := range []struct{ save, disk, want time.Duration }{
+		{5 * time.Second, time.Hour, 5 * time.Minute},
+		{5 * time.Second, time.Minute, time.Minute},
+		{5 * time.Second, 2 * time.Second, 5 * time.Second},
+		{0, time.Minute, 0},
+	} {
+		got := node.HiddenSchedule(descent.Schedule{Pause: time.Second, Save: tt.save, Swap: time.Minute, Disk: tt.disk})
+		if want := (descent.Schedule{Pause: time.Second, Save: tt.want, Swap: time.Minute, Disk: tt.disk}); got != want {
+			t.Errorf("save after %v, disk after %v: %+v, want %+v", tt.save, tt.disk, got, want)
+		}
+	}
 }

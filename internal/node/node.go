@@ -43,6 +43,7 @@ type Node struct {
 	collectors   chan struct{} // holds a token for each answer about output
 	snapshots    snapshots
 	schedule     descent.Schedule
+	hiddenly     descent.Schedule // schedule of the machines of the platform itself
 
 	mu       sync.Mutex
 	boxes    map[string]*Box // guarded by mu; by UID
@@ -66,6 +67,7 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	n.reservations = reservations{most: int64(float64(o.Limit) * o.Overcommit), reserved: map[string]int64{}}
 	n.ahead = newAhead(n)
 	n.schedule = o.schedule()
+	n.hiddenly = hiddenSchedule(n.schedule)
 	n.snapshots = snapshots{root: o.Snapshots, driver: o.Driver}
 	n.life, n.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer func() {

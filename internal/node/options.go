@@ -141,3 +141,16 @@ func (o *Options) schedule() descent.Schedule {
 		Pause: o.PauseAfter, Save: o.SaveAfter, Swap: o.SwapAfter, Disk: o.DiskAfter, Swaps: o.Driver.Traits().Swap,
 	}
 }
+
+// hiddenPatience is how many times longer a machine of the platform itself is paused
+// before its checkpoint is written, as long as it is not due on disk. The files of a
+// builder are many objects of the engine, of which a checkpoint takes seconds that no
+// request can end. People build again within minutes.
+const hiddenPatience = 60
+
+// hiddenSchedule is the schedule of the machines of the platform itself, where that of
+// sandboxes is w.
+func hiddenSchedule(w descent.Schedule) descent.Schedule {
+	w.Save = max(w.Save, min(w.Save*hiddenPatience, w.Disk))
+	return w
+}

@@ -100,9 +100,9 @@ func (n *Node) sinkOldest(to machine.Tier, fits fit) <-chan struct{} {
 func (s *sinking) movable(helps fit) bool {
 	b := s.b
 	now := b.sleeper()
-	if b.n.schedule.Movable(&now) != descent.None {
+	if b.schedule().Movable(&now) != descent.None {
 		return false
 	}
 	now.Prepared = b.machine.Ready()
-	return helps(&b.n.schedule, &now)
+	return helps(b.schedule(), &now)
 }

@@ -78,7 +78,7 @@ func (s *sinking) rest() (d time.Duration, why fmt.Stringer) {
 		return 0, busy
 	}
 	now := b.sleeper()
-	d, stays := b.n.schedule.Rest(&now)
+	d, stays := b.schedule().Rest(&now)
 	if stays != descent.None {
 		return 0, stays
 	}
@@ -149,7 +149,7 @@ func (s *sinking) step() {
 		b.life.spawn(func() { s.suspend(false) })
 	default:
 		now := b.sleeper()
-		s.sink(b.n.schedule.Next(&now))
+		s.sink(b.schedule().Next(&now))
 	}
 }
 
