@@ -131,6 +131,11 @@ func (r *BuildRequest) Check(p *Problems) {
 	}
 	checkBuildValues(p, "args", r.Args)
 	checkBuildValues(p, "secrets", r.Secrets)
+	for id := range r.Secrets {
+		if strings.Contains(id, "/") {
+			p.Add("secrets", "has the id %q; it must not have a slash", clip(id))
+		}
+	}
 }
 
 func checkBuildValues(p *Problems, field string, values map[string]string) {

@@ -121,7 +121,11 @@ func buildSecrets(flags []string, getenv func(string) string) (map[string]string
 		case parts["id"] == "" || file == "" && variable == "" || file != "" && variable != "":
 			return nil, usagef("--secret must be id=ID,src=FILE or id=ID,env=NAME, not %q", text)
 		case variable != "":
-			all[parts["id"]] = getenv(variable)
+			value := getenv(variable)
+			if value == "" {
+				return nil, usagef("--secret %s: the variable %s is not set, or empty", parts["id"], variable)
+			}
+			all[parts["id"]] = value
 		default:
 			raw, err := readBounded(file, doze.BuildArgBytesMax)
 			if err != nil {
@@ -311,9 +315,11 @@ func (a *app) buildLogs() *cobra.Command {
 			if i < 0 {
 				return doze.Errorf(doze.NotFound, "there is no build of %q: see doze build ls", args[0])
 			}
-			view := a.buildView(progressPlain)
+			asked := *a
+			asked.err = a.out // the log is what was asked for
+			view := asked.buildView(progressPlain)
 			if a.whole() {
-				view = a.buildView(progressJSON)
+				view = asked.buildView(progressJSON)
 			}
 			defer view.close()
 			for e, err := range c.BuildLog(cmd.Context(), all[i].ID, follow) {

@@ -134,7 +134,7 @@ func TestBuildFlags(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"a": "hunter2", "b": "from here"}, secrets); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
-	for _, text := range []string{"id=a", "src=x", "id=a,src=x,env=A", "id=a,src=" + file + "x"} {
+	for _, text := range []string{"id=a", "src=x", "id=a,src=x,env=A", "id=a,src=" + file + "x", "id=a,env=UNSET"} {
 		if _, err := buildSecrets([]string{text}, env); err == nil {
 			t.Errorf("%s is taken", text)
 		}
@@ -312,9 +312,9 @@ func TestBuildsAreListed(t *testing.T) {
 	if code != 0 || !strings.Contains(out, "b1  app:2  BUILT") {
 		t.Errorf("%d %s", code, out)
 	}
-	code, _, errs := b.doze(t.Context(), t, "image", "build-logs", "app")
-	if code != 0 || !strings.Contains(errs, "#2 [2/2] RUN make DONE 1.5s") {
-		t.Errorf("%d %s", code, errs)
+	code, out, _ = b.doze(t.Context(), t, "image", "build-logs", "app")
+	if code != 0 || !strings.Contains(out, "#2 [2/2] RUN make DONE 1.5s") {
+		t.Errorf("%d %s", code, out)
 	}
 	if code, _, _ := b.doze(t.Context(), t, "image", "build-logs", "none"); code != exitNotFound {
 		t.Errorf("%d", code)

@@ -243,6 +243,7 @@ func TestUploads(t *testing.T) {
 		}
 		for name, body := range map[string]string{
 			"name must": `{"name":"A b"}`, "dockerfile is": `{"name":"own-a","dockerfile":"../x"}`, "args has the name": `{"name":"own-a","args":{"A B":"x"}}`,
+			"secrets has the id": `{"name":"own-a","secrets":{"../x":"1"}}`,
 		} {
 			if w := p.Do("POST", "/builds", body); w.Code != 400 || !strings.Contains(w.Body.String(), name) {
 				t.Errorf("%s: %d %s", body, w.Code, w.Body)
