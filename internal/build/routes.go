@@ -117,8 +117,10 @@ func (s *Server) createBuild(ctx context.Context, _ *http.Request, body map[stri
 	return b, b.UploadURL, err
 }
 
-// deleteBuild cancels a build, and answers it as it is then.
+// deleteBuild cancels a build, and answers it as it is then. It does not end with its
+// caller: a client that is interrupted twice hangs up at once.
 func (s *Server) deleteBuild(ctx context.Context, r *http.Request) (doze.Build, error) {
+	ctx = context.WithoutCancel(ctx)
 	b, err := s.find(ctx, r)
 	if err != nil {
 		return doze.Build{}, err
