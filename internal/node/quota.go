@@ -145,7 +145,7 @@ func (l *ledger) settle(o *fleet.Order, p doze.Phase) {
 	case doze.Disabling, doze.Deleting:
 	case doze.Starting, doze.Running, doze.Suspending, doze.Waking, doze.Archiving, doze.Unarchiving:
 		l.note(o)
-	case doze.Pending, doze.Standby, doze.Disabled, doze.Archived, doze.Terminated, doze.Failed:
+	case doze.Pending, doze.Uploading, doze.Building, doze.Standby, doze.Disabled, doze.Archived, doze.Terminated, doze.Failed:
 		l.leave(o.Workspace, o.UID)
 	}
 }
