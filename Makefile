@@ -58,7 +58,8 @@ deps-test: deps
 # more, whole. A test that fails twice has failed; one that passes is named as flaky.
 GOTESTSUM := bin/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures 12 --rerun-fails-run-root-test
 # Two rows of packages run side by side, and take about the same time. With more than two
-# packages at once, tests of real sandboxes would fail each other.
+# packages at once, tests of real sandboxes would fail each other. Those of the builder, with
+# their fork bombs, have the machine to themselves.
 LONG := ./test/e2e ./test/fault
 LAST := ./internal/machine/gvisor
 
@@ -66,6 +67,7 @@ test: deps-test build bin/gotestsum ## every test; real sandboxes need root
 	$(GO) vet ./...
 	$(BUILDER) $(GO) vet ./...
 	$(MAKE) --no-print-directory -j 2 test-long test-short
+	$(BUILDER) ../$(GOTESTSUM) --packages ./... -- -p 1 -timeout 10m
 	$(GOTESTSUM) --packages ./test/attack -- -timeout 20m
 test-long:
 	$(GOTESTSUM) --packages "$(LONG)" -- -p 1 -timeout 40m
@@ -73,7 +75,6 @@ test-long:
 test-short:
 	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v -e /test/attack $(LONG:./%=-e /%\$$) $(LAST:./%=-e /%\$$))" -- -p 1 -timeout 20m
 	$(GOTESTSUM) --packages $(LAST) -- -timeout 20m
-	$(BUILDER) ../$(GOTESTSUM) --packages ./... -- -p 1 -timeout 10m
 
 test-roles: deps-test build bin/gotestsum ## the end-to-end and public-client tests, with control, node and edge as three processes
 	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages "./test/contract ./test/e2e" -- -p 1 -timeout 30m
