@@ -166,6 +166,7 @@ var imports = map[string][]string{
 	"internal/testkit/collector":                   {},
 	"internal/testkit/dnstest":                     {},
 	"internal/testkit/freeport":                    {},
+	"internal/testkit/imagetest":                   {},
 	"internal/testkit/postgres":                    {},
 	"internal/testkit/power":                       {},
 	"internal/trace":                               {"."},

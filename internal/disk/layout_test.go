@@ -26,6 +26,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/testkit/imagetest"
 )
 
 // picture is an image of some layers, which are not compressed.
@@ -113,37 +114,6 @@ func unpacked(tb testing.TB, img v1.Image) map[string][]byte {
 	}
 	all["index.json"] = index
 	return all
-}
-
-// sound compares all of an image with its digests. The library has such a function, which
-// wants each layer compressed.
-func sound(img v1.Image) error {
-	if err := validate.Image(img, validate.Fast); err != nil {
-		return err
-	}
-	layers, err := img.Layers()
-	if err != nil {
-		return err
-	}
-	for _, l := range layers {
-		want, err := l.Digest()
-		if err != nil {
-			return err
-		}
-		diff, err := l.DiffID()
-		if err != nil {
-			return err
-		}
-		r, err := l.Compressed()
-		if err != nil {
-			return err
-		}
-		got, _, err := v1.SHA256(r)
-		if err := errors.Join(err, r.Close()); err != nil || got != want || got != diff {
-			return fmt.Errorf("a layer is %s, and not %s or %s: %w", got, want, diff, err)
-		}
-	}
-	return nil
 }
 
 // saved is the archive of an image.
@@ -245,7 +215,7 @@ func TestExport(t *testing.T) {
 	}
 	outside, err := index.Image(h)
 	if err == nil {
-		err = sound(outside)
+		err = imagetest.Verify(outside)
 	}
 	if err != nil {
 		t.Fatal(err)

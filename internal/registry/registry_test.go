@@ -4,8 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -24,11 +22,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	"github.com/google/go-containerregistry/pkg/v1/validate"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
 	"github.com/dozehq/doze/internal/plane/planetest"
+	"github.com/dozehq/doze/internal/testkit/imagetest"
 )
 
 // picture is an image of one layer, and its archive as a node writes it.
@@ -101,37 +99,6 @@ func picture(tb testing.TB, content string) (img v1.Image, archive []byte) {
 	return img, done()
 }
 
-// whole compares all of an image with its digests. The library has such a function, which
-// wants each layer compressed.
-func whole(img v1.Image) error {
-	if err := validate.Image(img, validate.Fast); err != nil {
-		return err
-	}
-	layers, err := img.Layers()
-	if err != nil {
-		return err
-	}
-	for _, l := range layers {
-		want, err := l.Digest()
-		if err != nil {
-			return err
-		}
-		diff, err := l.DiffID()
-		if err != nil {
-			return err
-		}
-		r, err := l.Compressed()
-		if err != nil {
-			return err
-		}
-		got, _, err := v1.SHA256(r)
-		if err := errors.Join(err, r.Close()); err != nil || got != want || got != diff {
-			return fmt.Errorf("a layer is %s, and not %s or %s: %w", got, want, diff, err)
-		}
-	}
-	return nil
-}
-
 // hub is the registry of a platform, on loopback.
 type hub struct {
 	*planetest.Platform
@@ -193,7 +160,7 @@ func TestPull(t *testing.T) {
 	for ref, want := range map[string]v1.Image{"main/own-app:1": one, "main/own-app:2": two, "main/own-shared": one} {
 		got, err := remote.Image(h.ref(t, ref), as(key))
 		if err == nil {
-			err = whole(got)
+			err = imagetest.Verify(got)
 		}
 		if err != nil {
 			t.Errorf("%s: %v", ref, err)

@@ -2,8 +2,6 @@ package e2e_test
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -17,42 +15,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"github.com/google/go-containerregistry/pkg/v1/validate"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/testkit/imagetest"
 )
-
-// verified compares all of an image with its digests. The library has such a function, which
-// wants each layer compressed.
-func verified(img v1.Image) error {
-	if err := validate.Image(img, validate.Fast); err != nil {
-		return err
-	}
-	layers, err := img.Layers()
-	if err != nil {
-		return err
-	}
-	for _, l := range layers {
-		want, err := l.Digest()
-		if err != nil {
-			return err
-		}
-		diff, err := l.DiffID()
-		if err != nil {
-			return err
-		}
-		r, err := l.Compressed()
-		if err != nil {
-			return err
-		}
-		got, _, err := v1.SHA256(r)
-		if err := errors.Join(err, r.Close()); err != nil || got != want || got != diff {
-			return fmt.Errorf("a layer is %s, and not %s or %s: %w", got, want, diff, err)
-		}
-	}
-	return nil
-}
 
 // TestImageTravels saves an image, loads it into another workspace, runs it there, pulls
 // it back as docker does, and has it refused for those who may not have it.
@@ -113,14 +80,14 @@ func TestImageTravels(t *testing.T) {
 	}
 	first, err := pull("main/own-app:1", p.Key)
 	if err == nil {
-		err = verified(first)
+		err = imagetest.Verify(first)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	copied, err := pull("second/own-copy:2", key.APIKey)
 	if err == nil {
-		err = verified(copied)
+		err = imagetest.Verify(copied)
 	}
 	if err != nil {
 		t.Fatal(err)
