@@ -405,14 +405,7 @@ func (s *Server) end(ctx context.Context, j *job, status string, f *doze.BuildFa
 	if err != nil {
 		return err
 	}
-	j.log.append(doze.BuildEvent{Status: status, Image: b.Image, Failure: f})
-	s.mu.Lock()
-	if status == doze.BuildFailed {
-		s.failed[targetOf(&b)] = now.Add(failedFor)
-	}
-	s.endLocked(j, errCancelled)
-	s.mu.Unlock()
-	s.remove(ctx, b.ID, archiveKind, partKind)
+	s.ended(ctx, j, &b, doze.BuildEvent{Status: status, Image: b.Image, Failure: f})
 	outcome, detail := doze.AuditDone, ""
 	if f != nil {
 		outcome, detail = doze.AuditFailed, f.Message
@@ -437,12 +430,20 @@ func (s *Server) cancelBuild(ctx context.Context, j *job, why string, turn bool)
 	if err != nil {
 		return err
 	}
-	j.log.append(doze.BuildEvent{Status: b.Status, Failure: b.Failure})
+	s.ended(ctx, j, &b, doze.BuildEvent{Status: b.Status, Failure: b.Failure})
+	return nil
+}
+
+// ended forgets a build whose record says that it has ended: last is the end of its log.
+func (s *Server) ended(ctx context.Context, j *job, b *store.Build, last doze.BuildEvent) {
+	j.log.append(last)
 	s.mu.Lock()
+	if b.Status == doze.BuildFailed {
+		s.failed[targetOf(b)] = time.Now().Add(failedFor)
+	}
 	s.endLocked(j, errCancelled)
 	s.mu.Unlock()
 	s.remove(ctx, b.ID, archiveKind, partKind)
-	return nil
 }
 
 // Forsake cancels the build for a target that is gone, if there is one. It does not tell the

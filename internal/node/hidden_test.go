@@ -143,7 +143,7 @@ func TestHiddenIsHidden(t *testing.T) {
 				t.Errorf("%s finds it", what)
 			}
 		}
-		if err := p.Delete(ctx, uid); err != nil { // as of one that is not there
+		if err := p.Delete(ctx, uid); err != nil { // a sandbox that is not there is no error
 			t.Error(err)
 		}
 		statuses, err := p.Statuses(ctx, []string{uid})

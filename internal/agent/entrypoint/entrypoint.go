@@ -127,7 +127,7 @@ func (e *Entrypoint) state() agentapi.ImageState {
 	return s
 }
 
-// note makes a change, and tells who waits for one.
+// note makes a change, and tells those that wait for one.
 func (e *Entrypoint) note(do func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
