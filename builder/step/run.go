@@ -33,8 +33,9 @@ const (
 	// processes are dead by then.
 	pipesDelay = 10 * time.Second
 	// processesMax bounds the processes of a step. A build of a large C++ project has
-	// hundreds. A fork bomb has this many within seconds.
-	processesMax = 1024
+	// a few hundred at most. The engine has a seccomp filter for each. Linux 6.18 hangs for good
+	// if it frees about a thousand of them at once.
+	processesMax = 512
 	// countEvery is the pause between two counts of them.
 	countEvery = 100 * time.Millisecond
 	// exitKilled is the exit code that shells show for SIGKILL, as for any signal.
