@@ -32,25 +32,40 @@ const (
 	snapshots = 5
 )
 
-// sleepSizes are what the processes hold, in MB, touched and random.
-var sleepSizes = []int{64, 512, 2048}
-
-func inUseCase(mb int) string { return fmt.Sprintf("%d MB, in use", mb) }
-
-func copiedCase(mb int) string {
-	return fmt.Sprintf("%d MB, in use, the longest answer while a snapshot is taken", mb)
+// A holding is what a sandbox has in memory.
+type holding struct {
+	mb    int // of its processes, touched and random
+	files int // of 1 KB each, as after an installation of packages
 }
 
-func idleCase(mb int, from, to time.Duration) string {
-	return fmt.Sprintf("%d MB, idle %v to %v", mb, from, to)
+// sleepSizes are those that are measured. Files are their own size: each of them is an
+// object of the engine's state, which no request can wait for either.
+var sleepSizes = []holding{{mb: 64}, {mb: 512}, {mb: 2048}, {mb: 64, files: 20_000}}
+
+// String names a holding in rows.
+func (h holding) String() string {
+	if h.files == 0 {
+		return fmt.Sprintf("%d MB", h.mb)
+	}
+	return fmt.Sprintf("%d MB and %d files", h.mb, h.files)
+}
+
+func inUseCase(h holding) string { return fmt.Sprintf("%v, in use", h) }
+
+func copiedCase(h holding) string {
+	return fmt.Sprintf("%v, in use, the longest answer while a snapshot is taken", h)
+}
+
+func idleCase(h holding, from, to time.Duration) string {
+	return fmt.Sprintf("%v, idle %v to %v", h, from, to)
 }
 
 // sleepCases names all rows of the benchmark.
 func sleepCases() (names []string) {
-	for _, mb := range sleepSizes {
-		names = append(names, inUseCase(mb), copiedCase(mb), idleCase(mb, 0, idleMost))
+	for _, h := range sleepSizes {
+		names = append(names, inUseCase(h), copiedCase(h), idleCase(h, 0, idleMost))
 		for from := time.Duration(0); from < idleMost; from += idleWindow {
-			names = append(names, idleCase(mb, from, from+idleWindow))
+			names = append(names, idleCase(h, from, from+idleWindow))
 		}
 	}
 	return names
@@ -76,11 +91,11 @@ func sleeps(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err 
 			err = errors.Join(err, s.remove())
 		}
 	}()
-	for _, mb := range sleepSizes {
-		if !only.MatchString(fmt.Sprintf("%d MB", mb)) {
+	for i, h := range sleepSizes {
+		if !only.MatchString(h.String()) {
 			continue
 		}
-		s, err := newSleepers(ctx, p, mb)
+		s, err := newSleepers(ctx, p, fmt.Sprintf("sleep-%d", i), h)
 		if err != nil {
 			return latencies(nil), err
 		}
@@ -143,11 +158,11 @@ type asked struct {
 	remove  func() error
 }
 
-// newAsked makes a sandbox whose processes hold so many MB, and change a part of them
-// after each request.
-func newAsked(ctx context.Context, p *testkit.Platform, c *client.Client, name string, mb int) (s asked, err error) {
+// newAsked makes a sandbox that holds so much, and changes a part of its memory after
+// each request.
+func newAsked(ctx context.Context, p *testkit.Platform, c *client.Client, name string, h holding) (s asked, err error) {
 	sb, err := c.Create(ctx, doze.Sandbox{
-		Metadata: doze.Metadata{Name: name}, Spec: doze.SandboxSpec{Runtime: doze.Runtime{Memory: max(roomFor(mb), doze.MemoryDefault)}},
+		Metadata: doze.Metadata{Name: name}, Spec: doze.SandboxSpec{Runtime: doze.Runtime{Memory: max(roomFor(h.mb), doze.MemoryDefault)}},
 	}, false)
 	if err != nil {
 		return s, err
@@ -169,7 +184,7 @@ func newAsked(ctx context.Context, p *testkit.Platform, c *client.Client, name s
 	if _, err := agent.WriteFile(ctx, "/worker.py", bytes.NewReader(sleepScript), "0644"); err != nil {
 		return s, err
 	}
-	if err := begin(ctx, agent, fmt.Sprintf("exec python3 /worker.py %d %d", mb, min(sleepChanged, mb/4))); err != nil {
+	if err := begin(ctx, agent, fmt.Sprintf("exec python3 /worker.py %d %d %d", h.mb, min(sleepChanged, h.mb/4), h.files)); err != nil {
 		return s, err
 	}
 	ask := &http.Client{Transport: &http.Transport{}, Timeout: settle}
@@ -181,21 +196,22 @@ func newAsked(ctx context.Context, p *testkit.Platform, c *client.Client, name s
 
 // sleepers are the sandboxes of one size.
 type sleepers struct {
-	mb    int
+	size  holding
 	p     *testkit.Platform
 	c     *client.Client
 	those []asked
 	rows  latencies // that of requests in use comes first: it is the yardstick
 }
 
-// newSleepers makes the sandboxes of one size. On an error none is left.
-func newSleepers(ctx context.Context, p *testkit.Platform, mb int) (_ *sleepers, err error) {
-	s := &sleepers{mb: mb, p: p}
+// newSleepers makes the sandboxes of one size, whose names begin with name. On an
+// error none is left.
+func newSleepers(ctx context.Context, p *testkit.Platform, name string, h holding) (_ *sleepers, err error) {
+	s := &sleepers{size: h, p: p}
 	if s.c, err = p.Client(); err != nil {
 		return nil, err
 	}
 	for i := range *sleepMany {
-		one, err := newAsked(ctx, p, s.c, fmt.Sprintf("sleep-%d-%d", mb, i), mb)
+		one, err := newAsked(ctx, p, s.c, fmt.Sprintf("%s-%d", name, i), h)
 		if err != nil {
 			return nil, errors.Join(err, s.remove())
 		}
@@ -213,8 +229,8 @@ func (s *sleepers) remove() (err error) {
 
 // inUse measures requests to a sandbox in use, and while it is copied.
 func (s *sleepers) inUse(ctx context.Context) error {
-	awake := &series{name: inUseCase(s.mb)}
-	during := &series{name: copiedCase(s.mb), against: awake}
+	awake := &series{name: inUseCase(s.size)}
+	during := &series{name: copiedCase(s.size), against: awake}
 	s.rows = latencies{awake, during}
 	for range times(wakeRounds) {
 		took, err := s.those[0].request()
@@ -231,10 +247,10 @@ func (s *sleepers) inUse(ctx context.Context) error {
 // window.
 func (s *sleepers) afterRests(ctx context.Context) error {
 	awake := s.rows[0]
-	whole := &series{name: idleCase(s.mb, 0, idleMost), against: awake}
+	whole := &series{name: idleCase(s.size, 0, idleMost), against: awake}
 	var windows latencies
 	for from := time.Duration(0); from < idleMost; from += idleWindow {
-		windows = append(windows, &series{name: idleCase(s.mb, from, from+idleWindow), against: awake})
+		windows = append(windows, &series{name: idleCase(s.size, from, from+idleWindow), against: awake})
 	}
 	s.rows = slices.Concat(s.rows, latencies{whole}, windows)
 	var idle []time.Duration
@@ -262,7 +278,7 @@ func (s *sleepers) afterRests(ctx context.Context) error {
 				windows[at/idleWindow].add(took)
 				mu.Unlock()
 				if took > slowest {
-					fmt.Fprintf(os.Stderr, "%d MB, idle for %v: %v\n", s.mb, at, took)
+					fmt.Fprintf(os.Stderr, "%v, idle for %v: %v\n", s.size, at, took)
 				}
 			}
 			return nil

@@ -1,15 +1,21 @@
-# A process that holds memory and changes a part of it after each request.
+# A process that holds memory and files, and changes a part of the memory after each request.
 import http.server
 import os
 import random
 import sys
 import threading
 
-size, part = int(sys.argv[1]) << 20, int(sys.argv[2]) << 20
+size, part, files = int(sys.argv[1]) << 20, int(sys.argv[2]) << 20, int(sys.argv[3])
 PIECE = 1 << 20
 memory = bytearray(size)
 for at in range(0, size, PIECE):
     memory[at : at + PIECE] = os.urandom(PIECE)
+PER_DIRECTORY = 100
+for number in range(files):
+    directory = f"/srv/files/{number // PER_DIRECTORY}"
+    os.makedirs(directory, exist_ok=True)
+    with open(f"{directory}/{number}", "wb") as file:
+        file.write(os.urandom(1 << 10))
 
 
 def change():
