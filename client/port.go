@@ -1,6 +1,8 @@
 package client
 
 import (
+	"context"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
@@ -10,6 +12,48 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/httpx"
 )
+
+// A PortConn is a connection to a port of a sandbox. CloseWrite ends what we send. The
+// sandbox stays awake while it is open, but for at most 15 minutes without a byte.
+type PortConn interface {
+	io.ReadWriteCloser
+	CloseWrite() error
+}
+
+// DialPort connects to a port of the sandbox, for protocols other than HTTP. It wakes
+// the sandbox. The error is [doze.Unavailable] if nothing listens there. The caller
+// closes the connection, which outlives ctx.
+func (b *Agent) DialPort(ctx context.Context, port int) (PortConn, error) {
+	resp, err := b.c.upgrading().send(ctx, call{
+		method: http.MethodGet, url: b.base + "/tcp/" + strconv.Itoa(port),
+		header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"tcp"}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	conn, ok := resp.Body.(PortConn)
+	if !ok || resp.StatusCode != http.StatusSwitchingProtocols {
+		_ = resp.Body.Close()
+		return nil, doze.Errorf(doze.Unsupported, "the server did not make a connection to the port: it is older than this client, or a proxy before it lets no Upgrade header through")
+	}
+	return conn, nil
+}
+
+// upgrading is the client with HTTP/1.1 alone, since requests of HTTP/2 cannot become
+// connections.
+func (c *Client) upgrading() *Client {
+	t, ok := c.http.Transport.(*http.Transport)
+	if !ok {
+		return c
+	}
+	t = t.Clone()
+	t.Protocols = new(http.Protocols)
+	t.Protocols.SetHTTP1(true)
+	t.DisableKeepAlives = true // each of them is of no use to another request
+	own, h := *c, *c.http
+	h.Transport, own.http = t, &h
+	return &own
+}
 
 // Port passes requests, WebSockets too, on to a port of the sandbox, with our
 // credential in the place of that of the caller. Each request wakes the sandbox.

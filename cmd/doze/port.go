@@ -11,9 +11,12 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/dozehq/doze/client"
 )
 
 const (
@@ -26,20 +29,22 @@ const (
 
 func (a *app) port() *cobra.Command {
 	var address string
+	var tcp bool
 	cmd := &cobra.Command{
 		Use: "port NAME [LOCAL:]PORT", Short: "Forward a local port to a port of a sandbox",
 		Long: `Forward a local port to a port of a sandbox, until an interrupt. Without LOCAL,
 the local port is the same. 0 picks a free port.
 
-doze forwards HTTP, with streams and WebSockets, and nothing else. For other
-protocols, run the client in the sandbox. The server does not see an
+doze forwards HTTP, with streams and WebSockets. The server does not see an
 Authorization header: doze sends your key in it, and the platform removes it.
+With --tcp, doze forwards connections, byte for byte, for each other protocol
+over TCP.
 
-A request wakes the sandbox. Forwarding alone does not keep it awake. Everybody
-who reaches the local address uses the server with your key. So doze listens on
-this host only, unless you pass --address. It refuses host names other than
-localhost, so that no web page can reach the port by DNS rebinding.`,
-		Example: "  doze sandbox port web 3000\n  doze sandbox port web 8080:80 --address 0.0.0.0",
+A request or a connection wakes the sandbox. An open connection keeps it awake
+until no byte has passed for 15 minutes. Forwarding alone does not. Everybody who reaches the local address uses the server with your key. So doze listens on
+this host only, unless you pass --address. For HTTP it refuses host names other
+than localhost, so that no web page can reach the port by DNS rebinding.`,
+		Example: "  doze sandbox port web 3000\n  doze sandbox port web 8080:80 --address 0.0.0.0\n  doze sandbox port db 15432:5432 --tcp",
 		Args:    takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			local, remote, err := parsePorts(args[1])
@@ -50,21 +55,31 @@ localhost, so that no web page can reach the port by DNS rebinding.`,
 			if err != nil {
 				return err
 			}
-			h, err := agent.Port(remote)
-			if err != nil {
-				return err
+			var h http.Handler
+			if !tcp {
+				if h, err = agent.Port(remote); err != nil {
+					return err
+				}
 			}
 			l, err := new(net.ListenConfig).Listen(cmd.Context(), "tcp", net.JoinHostPort(address, strconv.Itoa(local)))
 			if err != nil {
 				return fmt.Errorf("%w: choose another local port, such as 0:%d", err, remote)
 			}
-			if err := a.printPort("http://" + l.Addr().String()); err != nil {
+			scheme := "http://"
+			if tcp {
+				scheme = "tcp://"
+			}
+			if err := a.printPort(scheme + l.Addr().String()); err != nil {
 				return errors.Join(err, l.Close())
+			}
+			if tcp {
+				return a.relay(cmd.Context(), l, func(ctx context.Context) (client.PortConn, error) { return agent.DialPort(ctx, remote) })
 			}
 			return forward(cmd.Context(), l, namesHere(h))
 		},
 	}
 	cmd.Flags().StringVar(&address, "address", "127.0.0.1", "local `address` to listen on")
+	cmd.Flags().BoolVar(&tcp, "tcp", false, "forward connections instead of requests")
 	return cmd
 }
 
@@ -131,4 +146,69 @@ func forward(ctx context.Context, l net.Listener, h http.Handler) error {
 		return err
 	}
 	return nil
+}
+
+// connectionsMax bounds the connections that are forwarded at the same time.
+const connectionsMax = 256
+
+// relay forwards connections until ctx ends. One that cannot be made is told, and closed.
+func (a *app) relay(ctx context.Context, l net.Listener, dial func(context.Context) (client.PortConn, error)) error {
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	var all sync.WaitGroup
+	defer all.Wait()
+	room := make(chan struct{}, connectionsMax)
+	for {
+		c, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = c.Close()
+			}
+			return nil // an interrupt ends it
+		case err != nil:
+			return err
+		}
+		select {
+		case room <- struct{}{}:
+		default:
+			_ = c.Close()
+			fmt.Fprintf(a.err, "%v is refused: %d connections are open\n", c.RemoteAddr(), connectionsMax)
+			continue
+		}
+		all.Go(func() { // ends with the connection, or with ctx
+			defer func() { <-room }()
+			if err := join(ctx, c, dial); err != nil && ctx.Err() == nil {
+				fmt.Fprintf(a.err, "%v: %v\n", c.RemoteAddr(), err)
+			}
+		})
+	}
+}
+
+// join connects one caller, and copies until both directions have ended or ctx ends.
+func join(ctx context.Context, c net.Conn, dial func(context.Context) (client.PortConn, error)) error {
+	defer func() { _ = c.Close() }()
+	to, err := dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = to.Close() }()
+	cut := func() {
+		_ = c.Close()
+		_ = to.Close()
+	}
+	defer context.AfterFunc(ctx, cut)()
+	var up sync.WaitGroup
+	up.Go(func() { carry(to, c, cut) })
+	carry(c, to, cut)
+	up.Wait()
+	return nil
+}
+
+// carry copies one direction, and passes its end on. After an error, both end.
+func carry(to io.Writer, from io.Reader, cut func()) {
+	_, err := io.Copy(to, from)
+	half, ok := to.(interface{ CloseWrite() error })
+	if err != nil || !ok || half.CloseWrite() != nil {
+		cut()
+	}
 }

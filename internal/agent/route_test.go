@@ -59,6 +59,7 @@ POST /doze/wake
 POST /doze/stop
 POST /doze/drives
 GET|DELETE /doze/drives/{id}
+GET /doze/loopback/{id}
 `
 
 func TestTableIsComplete(t *testing.T) {

@@ -96,6 +96,7 @@ func (a *Agent) routes() route.Table {
 		route.Private(agentapi.AwaitLogs, route.Answer(a.calls.Await).Serve),
 		route.Private(agentapi.BeginImage, route.Accept(a.entry.Begin).Serve),
 		route.Private(agentapi.AwaitImage, route.Answer(a.entry.Await).Serve),
+		route.Private(agentapi.ConnectLoopback, a.connectLoopback),
 	}
 }
 

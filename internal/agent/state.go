@@ -4,7 +4,9 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/dozehq/doze/internal/agent/loopback"
 	"github.com/dozehq/doze/internal/agent/netstate"
+	"github.com/dozehq/doze/internal/agent/route"
 	"github.com/dozehq/doze/internal/agent/system"
 	"github.com/dozehq/doze/internal/agentapi"
 )
@@ -44,4 +46,13 @@ func (a *Agent) stop(r *http.Request, _ string) (struct{}, error) {
 	a.processes.Dismiss(r.Context(), a.terminals.Close)
 	a.processes.Close(r.Context())
 	return struct{}{}, nil
+}
+
+// connectLoopback serves [agentapi.ConnectLoopback]. A builder does not: a step could
+// listen in the place of the builder's program.
+func (a *Agent) connectLoopback(w http.ResponseWriter, r *http.Request, port string) error {
+	if a.outside {
+		return route.NoRoute(r)
+	}
+	return loopback.Connect(w, r, port)
 }

@@ -23,7 +23,7 @@ import (
 
 const (
 	// Version is what this build speaks.
-	Version = 4
+	Version = 5
 	// VersionHeader has it, in decimal.
 	VersionHeader = "Doze-Agent-Version"
 	// Prefix is before the paths that are for the node alone.
@@ -31,7 +31,10 @@ const (
 	// DriveProtocol is what the connection of [Drive] becomes: over it the agent
 	// asks and the node answers, in HTTP/2 without TLS.
 	DriveProtocol = "doze-drive"
-	// idParam stands in a path for the id of a drive's mount.
+	// LoopbackProtocol is what the connection of [ConnectLoopback] becomes: the bytes
+	// of a connection to a server in the sandbox.
+	LoopbackProtocol = "doze-loopback"
+	// idParam stands in a path for the id of a drive's mount, or for a port.
 	idParam = "{id}"
 )
 
@@ -65,6 +68,9 @@ var (
 	// AwaitImage has the parameter "after", which is ImageState.Change of the answer
 	// before, or 0. It answers once something is different.
 	AwaitImage = Call{Method: http.MethodGet, Path: Prefix + "image", Since: 4} // answers ImageState
+	// ConnectLoopback connects to a port of a loopback address. It becomes
+	// [LoopbackProtocol], or is 503 if nobody listens there.
+	ConnectLoopback = Call{Method: http.MethodGet, Path: Prefix + "loopback/" + idParam, Since: 5}
 
 	// AskHealth and those after it are what users may ask as well. The public API
 	// has their shapes.
@@ -76,7 +82,7 @@ var (
 // Calls is the table.
 var Calls = []Call{
 	AskState, TellWoken, Identify, SetVariables, Quiesce, Unpack, Stop, PrepareDrive, ServeDrive, DropDrive, CollectLogs, AwaitLogs,
-	BeginImage, AwaitImage, AskHealth, StartProcess, ResumeArchive,
+	BeginImage, AwaitImage, ConnectLoopback, AskHealth, StartProcess, ResumeArchive,
 }
 
 // State is whether the sandbox may sleep, and how deep.

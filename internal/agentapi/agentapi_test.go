@@ -131,7 +131,7 @@ func TestVersions(t *testing.T) {
 	latest[agentapi.AwaitImage] = agentapi.ImageState{
 		Change: 17, Status: "failed", ExitCode: 1, Restarts: 2, Message: "no such program", Health: "unhealthy", Output: "refused", At: 1795600000000,
 	}
-	want = append(want, latest)
+	want = append(want, latest, latest) // version 5 answers nothing else; see TestConnectLoopback
 	if len(want) != agentapi.Version+1 {
 		t.Fatalf("what agents of %d versions answer is known, want %d", len(want), agentapi.Version+1)
 	}
@@ -155,7 +155,7 @@ func TestVersions(t *testing.T) {
 // TestTable: the table has every call that the client makes, and each once.
 func TestTable(t *testing.T) {
 	t.Parallel()
-	seen := map[agentapi.Call]bool{agentapi.ServeDrive: true} // see TestServeDrive
+	seen := map[agentapi.Call]bool{agentapi.ServeDrive: true, agentapi.ConnectLoopback: true} // see TestServeDrive and TestConnectLoopback
 	for call := range use(t.Context(), agentapi.Client{Transport: record(t, agentapi.Version)}) {
 		seen[call] = true
 	}
@@ -227,6 +227,37 @@ func TestServeDrive(t *testing.T) {
 		case errors.Is(err, want), want != nil && agentapi.Refused(want) && agentapi.Refused(err):
 		default:
 			t.Errorf("%.12s: %v, want %v", answer, err, want)
+		}
+		_ = ours.Close()
+	}
+}
+
+// TestConnectLoopback: what a server sends first is not lost, and a port where nobody
+// listens is a refusal, as it is by an agent that does not know the call.
+func TestConnectLoopback(t *testing.T) {
+	t.Parallel()
+	for answer, greeting := range map[string]string{
+		"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: doze-loopback\r\n\r\nSSH-2.0": "SSH-2.0",
+		"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n":                                    "",
+		"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n":                                              "",
+	} {
+		ours, theirs := net.Pipe()
+		go func() {
+			defer theirs.Close()
+			asked := make([]byte, 4096)
+			n, err := theirs.Read(asked)
+			if err != nil || !strings.HasPrefix(string(asked[:n]), "GET /doze/loopback/5432 HTTP/1.1\r\n") {
+				t.Errorf("the agent was asked %q, %v", asked[:n], err)
+			}
+			_, _ = io.WriteString(theirs, answer)
+		}()
+		from, err := agentapi.ConnectLoopbackOver(t.Context(), ours, 5432)
+		if greeting == "" {
+			if !agentapi.Refused(err) {
+				t.Errorf("%.12s: %v", answer, err)
+			}
+		} else if rest, err := io.ReadAll(from); string(rest) != greeting || err != nil {
+			t.Errorf("behind the answer comes %q, %v", rest, err)
 		}
 		_ = ours.Close()
 	}

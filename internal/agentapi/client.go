@@ -173,15 +173,32 @@ func (c Client) DropDrive(ctx context.Context, id string) error {
 // about a mount. What the agent has sent already is in the reader. It closes conn
 // if ctx ends before it returns.
 func ServeDriveOver(ctx context.Context, conn net.Conn, id string) (*bufio.Reader, error) {
+	from, err := become(ctx, conn, ServeDrive.of(id), DriveProtocol)
+	if refusal, ok := errors.AsType[*RefusalError](err); ok && refusal.Status == http.StatusNotFound {
+		return nil, ErrNoMount
+	}
+	return from, err
+}
+
+// ConnectLoopbackOver makes a connection to the agent one to a port of a loopback
+// address of the sandbox. What the server has sent already is in the reader. A
+// [RefusalError] says that nobody listens there, or that the agent is older than the
+// call. It closes conn if ctx ends before it returns.
+func ConnectLoopbackOver(ctx context.Context, conn net.Conn, port uint16) (*bufio.Reader, error) {
+	return become(ctx, conn, ConnectLoopback.of(strconv.Itoa(int(port))), LoopbackProtocol)
+}
+
+// become makes a call over a connection, which then speaks another protocol. It closes
+// conn if ctx ends before it returns.
+func become(ctx context.Context, conn net.Conn, call Call, protocol string) (*bufio.Reader, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	call := ServeDrive.of(id)
 	r, err := http.NewRequestWithContext(ctx, call.Method, call.url(), http.NoBody)
 	if err != nil {
 		return nil, err
 	}
 	r.Header.Set("Connection", "Upgrade")
-	r.Header.Set("Upgrade", DriveProtocol)
+	r.Header.Set("Upgrade", protocol)
 	if err := r.Write(conn); err != nil {
 		return nil, err
 	}
@@ -190,17 +207,13 @@ func ServeDriveOver(ctx context.Context, conn net.Conn, id string) (*bufio.Reade
 	if err != nil {
 		return nil, err
 	}
-	switch resp.StatusCode {
-	case http.StatusSwitchingProtocols:
-		return from, nil
-	case http.StatusNotFound:
-		return nil, ErrNoMount
-	default:
+	if resp.StatusCode != http.StatusSwitchingProtocols {
 		return nil, &RefusalError{call, resp.StatusCode, version(resp), resp.Status}
 	}
+	return from, nil
 }
 
-// of returns the call about one mount.
+// of returns the call about one mount, or one port.
 func (c Call) of(id string) Call {
 	c.Path = strings.ReplaceAll(c.Path, idParam, id)
 	return c

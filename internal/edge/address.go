@@ -19,6 +19,8 @@ const (
 	pathPrefix    = "/run/"     // of addresses without a host of their own
 	previewPrefix = "/preview/" // of addresses of previews without a host
 	previewHost   = ".preview." // between region and domain
+	portPrefix    = "/port/"    // before the number of a port, in the path of a sandbox
+	tcpPrefix     = "/tcp/"     // the same, for connections instead of requests
 )
 
 // Addresses knows where sandboxes are found: under a host of their own,
@@ -283,9 +285,9 @@ func splitRun(path string) (workspace, sandbox, rest string, ok bool) {
 	return workspace, sandbox, rest, kind == "sandboxes" && workspace != "" && sandbox != ""
 }
 
-// splitPort takes /port/<n>/<rest> apart. It is false for any other path.
-func splitPort(path string) (port uint16, rest string, ok bool, err error) {
-	path, ok = strings.CutPrefix(path, "/port/")
+// splitPort takes <prefix><n>/<rest> apart. It is false for any other path.
+func splitPort(path, prefix string) (port uint16, rest string, ok bool, err error) {
+	path, ok = strings.CutPrefix(path, prefix)
 	if !ok {
 		return 0, "", false, nil
 	}

@@ -182,7 +182,7 @@ func FuzzHost(f *testing.F) {
 }
 
 func FuzzPath(f *testing.F) {
-	for _, s := range []string{"/run/b/sandboxes/a/%2Fetc//p?q", "/run/b/sandboxes/a", "/port/80/x", "//x", "/a\x7f#?", "/%", "/port/08/"} {
+	for _, s := range []string{"/run/b/sandboxes/a/%2Fetc//p?q", "/run/b/sandboxes/a", "/port/80/x", "/tcp/5432", "//x", "/a\x7f#?", "/%", "/port/08/"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -190,7 +190,7 @@ func FuzzPath(f *testing.F) {
 		if joined := "/run/" + workspace + "/sandboxes/" + sandbox + rest; ok && joined != s && joined != s+"/" {
 			t.Errorf("%q became %q", s, joined)
 		}
-		if port, rest, ok, err := splitPort(s); ok && err == nil && (port == 0 || rest[0] != '/') {
+		if port, rest, ok, err := splitPort(s, portPrefix); ok && err == nil && (port == 0 || rest[0] != '/') {
 			t.Errorf("%q: port %d, rest %q", s, port, rest)
 		}
 		path, query, _ := strings.Cut(s, "?")

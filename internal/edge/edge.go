@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
@@ -45,7 +46,7 @@ type Config struct {
 	Addresses Addresses
 	Directory *fleet.Directory
 	Previews  *fleet.Previews
-	Gate      fleet.Gate
+	Gate      Gate
 	// Mounts answers requests about the drives of a sandbox, by their path as it
 	// was sent; nil: the sandbox gets them. A question does not wake
 	// a sandbox.
@@ -67,6 +68,13 @@ type Config struct {
 	StateAge func(uid string) (age time.Duration, ok bool)
 }
 
+// Gate leads to the ports of sandboxes.
+type Gate interface {
+	fleet.Gate
+	// Dial is as in [fleet.Dialer].
+	Dial(ctx context.Context, uid string, port uint16) (net.Conn, error)
+}
+
 // Tickets are secrets that stand for a credential. [access.Tickets] says what they
 // are; who keeps them counts the time.
 type Tickets interface {
@@ -82,7 +90,7 @@ type Edge struct {
 
 	directory    *fleet.Directory
 	previews     *fleet.Previews
-	gate         fleet.Gate
+	gate         Gate
 	mounts       func(http.ResponseWriter, *http.Request, fleet.Upstream, string)
 	denied       func(*http.Request, string, access.Caller, fleet.Upstream, error)
 	authenticate func(*http.Request) (access.Caller, error)
@@ -150,6 +158,7 @@ type visit struct {
 	port     uint16
 	path     string // escaped, as the sandbox gets it
 	query    string // the same, with its question mark
+	raw      bool   // it becomes a connection to the port
 
 	pass    *access.Pass   // of the ticket that it came with, if it did
 	preview *fleet.Preview // if it came by one
@@ -353,7 +362,10 @@ func (e *Edge) find(r *http.Request, v *visit) (at place, err error) {
 func (v *visit) aim(r *http.Request, path string) error {
 	_, v.query = target(r)
 	v.port, v.path = doze.AgentPort, path
-	port, rest, ok, err := splitPort(path)
+	if v.raw = strings.HasPrefix(path, tcpPrefix); v.raw {
+		return v.aimTCP(r, path)
+	}
+	port, rest, ok, err := splitPort(path, portPrefix)
 	switch {
 	case err != nil:
 		return doze.Wrap(err, doze.Invalid, "the path must be /port/<1 to 65535>/…: %v", err)
@@ -378,7 +390,7 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
 		r.Body = limited
 	}
 	proxy := httputil.ReverseProxy{
-		Transport:     e.gate.Transport(v.upstream.UID, v.port),
+		Transport:     e.transport(v),
 		Rewrite:       func(pr *httputil.ProxyRequest) { e.rewrite(pr, v, limited) },
 		FlushInterval: -1, // every byte at once
 		BufferPool:    &e.buffers,
@@ -389,7 +401,7 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
 			}
 			v.origin.finish(resp.Header)
 			if conn, ok := resp.Body.(io.ReadWriteCloser); ok && resp.StatusCode == http.StatusSwitchingProtocols {
-				resp.Body = v.idle.start(conn)
+				resp.Body = v.idle.start(conn, v.raw)
 			} else {
 				v.origin.trail(resp)
 			}

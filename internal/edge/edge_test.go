@@ -73,6 +73,35 @@ func (g *gate) awaitHeld(t *testing.T, n int) {
 	}
 }
 
+// Dial implements [edge.Gate].
+func (g *gate) Dial(ctx context.Context, uid string, port uint16) (net.Conn, error) {
+	g.wakes.Add(1)
+	g.mu.Lock()
+	g.seen = append(g.seen, fmt.Sprintf("%s:%d", uid, port))
+	g.mu.Unlock()
+	if g.err != nil {
+		return nil, g.err
+	}
+	c, err := g.dial(ctx, "tcp", g.backend)
+	if err != nil {
+		return nil, err
+	}
+	g.hold(1)
+	return &heldConn{c.(*net.TCPConn), func() { g.hold(-1) }}, nil
+}
+
+// heldConn is a connection that holds a sandbox until it is closed.
+type heldConn struct {
+	*net.TCPConn
+
+	release func()
+}
+
+func (h *heldConn) Close() error {
+	h.release()
+	return h.TCPConn.Close()
+}
+
 func (g *gate) Transport(uid string, port uint16) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		g.wakes.Add(1)
@@ -928,6 +957,10 @@ func TestShortRequestsFinishAtShutdown(t *testing.T) {
 
 // asleep is a gate to a sandbox that does not wake.
 type asleep struct{ asked chan struct{} }
+
+func (a asleep) Dial(context.Context, string, uint16) (net.Conn, error) {
+	return nil, errors.New("nobody connects to it")
+}
 
 func (a asleep) Transport(string, uint16) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {

@@ -17,11 +17,25 @@ type idleTimer struct {
 	last  atomic.Int64 // nanoseconds since began, plus 1
 }
 
-// start returns conn, which beats from now on.
-func (p *idleTimer) start(conn io.ReadWriteCloser) io.ReadWriteCloser {
+// start returns conn, which beats from now on. With half, one direction of it can end
+// before the other, as protocols expect that know nothing of HTTP.
+func (p *idleTimer) start(conn io.ReadWriteCloser, half bool) io.ReadWriteCloser {
 	p.began = time.Now()
 	p.beat()
-	return &beating{conn, p}
+	b := &beating{conn, p}
+	if to, ok := conn.(halfCloser); ok && half {
+		return &halfBeating{b, to}
+	}
+	return b
+}
+
+// halfCloser is a connection of which one direction can end.
+type halfCloser interface{ CloseWrite() error }
+
+// halfBeating is a connection of another protocol to a port.
+type halfBeating struct {
+	*beating
+	halfCloser
 }
 
 func (p *idleTimer) beat() { p.last.Store(1 + int64(time.Since(p.began))) }

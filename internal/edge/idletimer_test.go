@@ -42,7 +42,7 @@ func TestIdleMax(t *testing.T) {
 				}
 				near, far := net.Pipe()
 				if tt.socket {
-					conn := s.idle.start(near)
+					conn := s.idle.start(near, false)
 					running.Go(func() {
 						for b := make([]byte, 1); ; {
 							if _, err := conn.Read(b); err != nil {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,13 +57,44 @@ func withoutHops(h http.Header) {
 	}
 }
 
-// Hijack is called for an answer that switches protocols.
+// Hijack is called for an answer that switches protocols. [httputil.ReverseProxy] reads
+// from the connection alone: what came right behind the request must come out of it.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(r.ResponseWriter).Hijack()
-	if err == nil {
-		r.status = http.StatusSwitchingProtocols
+	if err != nil {
+		return conn, rw, err
 	}
-	return conn, rw, err
+	r.status = http.StatusSwitchingProtocols
+	if n := rw.Reader.Buffered(); n > 0 {
+		early, _ := rw.Peek(n)
+		conn = &begun{conn, slices.Clone(early)}
+	}
+	return conn, rw, nil
+}
+
+// begun is a connection of which a part was read already.
+type begun struct {
+	net.Conn
+
+	early []byte
+}
+
+// Read implements [net.Conn].
+func (b *begun) Read(p []byte) (int, error) {
+	if len(b.early) == 0 {
+		return b.Conn.Read(p)
+	}
+	n := copy(p, b.early)
+	b.early = b.early[n:]
+	return n, nil
+}
+
+// CloseWrite ends one direction. Without that, a connection ends whole.
+func (b *begun) CloseWrite() error {
+	if half, ok := b.Conn.(halfCloser); ok {
+		return half.CloseWrite()
+	}
+	return b.Close()
 }
 
 // statusGone is logged for a client that left before an answer.

@@ -1,9 +1,13 @@
 package node
 
 import (
+	"bufio"
 	"context"
+	"net"
+	"syscall"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/agentapi"
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/node/conn"
 )
@@ -46,6 +50,15 @@ func (r reach) Admit(add func()) error {
 	}
 	add()
 	return nil
+}
+
+// Inside implements [conn.Owner].
+func (r reach) Inside(ctx context.Context, agent net.Conn, port uint16) (*bufio.Reader, error) {
+	from, err := agentapi.ConnectLoopbackOver(ctx, agent, port)
+	if agentapi.Refused(err) {
+		return nil, syscall.ECONNREFUSED // nobody listens there, or the agent is older than the call
+	}
+	return from, err
 }
 
 // reachEarly begins a connection to a machine that wakes. Preconditions: the turn is

@@ -138,6 +138,7 @@ func TestCommandLine(t *testing.T) {
 	copyInAndOut(t, s)
 	networkByHand(t, s)
 	forwardPort(t, s)
+	forwardConnections(t, s)
 
 	name := strings.TrimSpace(s.ok(t, "doze", "sandbox", "exec", "cli", "-d", "--", "echo started; echo oops >&2; sleep 1000"))
 	if out := s.ok(t, "doze", "sandbox", "ps", "cli"); !strings.Contains(out, name) || !strings.Contains(out, "running") {

@@ -5,6 +5,7 @@
 package conn
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,9 @@ const (
 	// only mean that the listeners are not back. They take 1 to 3 ms.
 	relisten = time.Second
 	redial   = 200 * time.Microsecond
+	// relistenMost is the part of it in which no server is looked for that listens on
+	// a loopback address alone: the others come back first.
+	relistenMost = 10 * time.Millisecond
 
 	// Timeout bounds a connection to a running machine: it is one packet each way
 	// on the same host.
@@ -60,6 +64,10 @@ type Owner interface {
 	// Admit runs add unless nobody can be reached any more: then its error says
 	// why. Nothing hangs up meanwhile.
 	Admit(add func()) error
+	// Inside makes a connection to the agent one to a port of a loopback address of
+	// the sandbox. What was read already is in the reader. It has the error
+	// [syscall.ECONNREFUSED] if nobody listens there.
+	Inside(ctx context.Context, agent net.Conn, port uint16) (*bufio.Reader, error)
 }
 
 // Set is the connections into one machine: those that are open, and those that are
@@ -109,7 +117,8 @@ func (s *Set) dialHTTP(ctx context.Context, _, addr string) (net.Conn, error) {
 }
 
 // Dial connects to a port of the running machine. For a moment after a wake from disk
-// its listeners are not back yet: a refused connection is tried again.
+// its listeners are not back yet: a refused connection is tried again. A server that
+// listens on a loopback address alone is reached through the agent.
 func (s *Set) Dial(caller context.Context, port uint16) (net.Conn, error) {
 	ctx, cancel := s.onLine(caller)
 	defer cancel()
@@ -118,10 +127,14 @@ func (s *Set) Dial(caller context.Context, port uint16) (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		again := s.relistens()
+		since := s.sinceWoken()
+		again := since < relisten
 		c, ok := s.made(port)
 		if !ok {
 			c, err = m.Dial(ctx, port)
+		}
+		if errors.Is(err, syscall.ECONNREFUSED) && port != doze.AgentPort && since > relistenMost {
+			c, err = s.inside(ctx, m, port)
 		}
 		if err == nil {
 			return s.add(c)
@@ -147,12 +160,38 @@ func (s *Set) Woke(now time.Time) {
 	s.woke = now
 }
 
-// relistens reports whether the listeners of the machine may not be back yet.
-func (s *Set) relistens() bool {
+// sinceWoken is how long ago the machine came back from disk.
+func (s *Set) sinceWoken() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return time.Since(s.woke) < relisten
+	return time.Since(s.woke)
 }
+
+// inside connects to a port of a loopback address of the sandbox.
+func (s *Set) inside(ctx context.Context, m Dialer, port uint16) (net.Conn, error) {
+	c, err := m.Dial(ctx, doze.AgentPort)
+	if err != nil {
+		return nil, err
+	}
+	from, err := s.owner.Inside(ctx, c, port)
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return &begun{c, from}, nil
+}
+
+// begun is a connection of which a part was read already.
+type begun struct {
+	net.Conn
+
+	from *bufio.Reader
+}
+
+// Read implements [net.Conn].
+func (b *begun) Read(p []byte) (int, error) { return b.from.Read(p) }
+
+// CloseWrite ends one direction.
+func (b *begun) CloseWrite() error { return CloseWrite(b.Conn) }
 
 // add takes over a new connection. What comes after the cut is not wanted.
 func (s *Set) add(c net.Conn) (net.Conn, error) {

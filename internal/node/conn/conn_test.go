@@ -1,6 +1,7 @@
 package conn_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/node/conn"
 )
 
@@ -20,7 +22,10 @@ type sandbox struct {
 
 	closed  error // why nobody can be reached
 	refuses int   // how many connections the machine refuses
+	refused bool  // it did: then its agent takes connections
 	silent  bool  // the machine does not answer
+	inside  int   // how often a server inside was looked for
+	within  bool  // there is one
 	dials   int
 	peers   []net.Conn
 }
@@ -36,8 +41,22 @@ func (s *sandbox) Admit(add func()) error {
 	return s.closed
 }
 
+// Inside implements [conn.Owner].
+func (s *sandbox) Inside(_ context.Context, agent net.Conn, _ uint16) (*bufio.Reader, error) {
+	s.inside++
+	if !s.within {
+		return nil, syscall.ECONNREFUSED
+	}
+	return bufio.NewReader(agent), nil
+}
+
 // Dial implements [conn.Dialer].
-func (s *sandbox) Dial(ctx context.Context, _ uint16) (net.Conn, error) {
+func (s *sandbox) Dial(ctx context.Context, to uint16) (net.Conn, error) {
+	if to == doze.AgentPort && s.refused {
+		ours, theirs := net.Pipe()
+		s.peers = append(s.peers, theirs)
+		return ours, nil
+	}
 	s.dials++
 	if s.silent {
 		<-ctx.Done()
@@ -45,6 +64,7 @@ func (s *sandbox) Dial(ctx context.Context, _ uint16) (net.Conn, error) {
 	}
 	if s.refuses > 0 {
 		s.refuses--
+		s.refused = true
 		return nil, syscall.ECONNREFUSED
 	}
 	ours, theirs := net.Pipe()
@@ -116,6 +136,36 @@ func TestRefused(t *testing.T) {
 		began := time.Now()
 		if _, err := all.Dial(t.Context(), port); !errors.Is(err, syscall.ECONNREFUSED) || time.Since(began) > 2*time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
+// TestInside: a server that listens on a loopback address alone is found when the
+// address of the sandbox refuses. Right after a wake nobody looks for it: the other
+// listeners are not back.
+func TestInside(t *testing.T) {
+	virtual(t, func(s *sandbox, all *conn.Set) {
+		t := s.T
+		s.refuses, s.within = 1<<30, true
+		c, err := all.Dial(t.Context(), port)
+		if err != nil || s.dials != 1 || s.inside != 1 {
+			t.Fatalf("after %d attempts, %d of them inside: %v", s.dials, s.inside, err)
+		}
+		if all.Len() != 1 {
+			t.Errorf("%d connections are open", all.Len())
+		}
+		_ = c.Close()
+		if _, err := s.peers[0].Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("the connection to the agent is not closed: %v", err)
+		}
+		all.Woke(time.Now())
+		began := time.Now()
+		if c, err = all.Dial(t.Context(), port); err != nil || time.Since(began) < 5*time.Millisecond || time.Since(began) > 20*time.Millisecond {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		_ = c.Close()
+		if _, err := all.Dial(t.Context(), doze.AgentPort); err != nil || s.inside != 2 {
+			t.Errorf("the agent was looked for inside, %d times: %v", s.inside-2, err)
 		}
 	})
 }
