@@ -106,7 +106,7 @@ var imports = map[string][]string{
 	"internal/fleet/mtls":                          {".", "internal/durable", "internal/httpx"},
 	"internal/front":                               {".", "internal/certificate", "internal/daemon", "internal/handover", "internal/httpx", "internal/ingress", "internal/metric"},
 	"internal/handover":                            {},
-	"internal/host":                                {".", "internal/builder", "internal/daemon", "internal/disk", "internal/drive", "internal/egress", "internal/fleet", "internal/fleet/mtls", "internal/hostnet", "internal/intercept", "internal/logbook", "internal/machine", "internal/machine/gvisor", "internal/metric", "internal/node", "internal/seal", "internal/space", "internal/swap", "internal/trace", "internal/volume"},
+	"internal/host":                                {".", "internal/builder", "internal/catalogue", "internal/daemon", "internal/disk", "internal/drive", "internal/egress", "internal/fleet", "internal/fleet/mtls", "internal/hostnet", "internal/intercept", "internal/logbook", "internal/machine", "internal/machine/gvisor", "internal/metric", "internal/node", "internal/npm", "internal/seal", "internal/space", "internal/swap", "internal/trace", "internal/volume"},
 	"internal/hostnet":                             {".", "internal/durable"},
 	"internal/httpx":                               {"."},
 	"internal/image":                               {".", "internal/access", "internal/api", "internal/build", "internal/fleet", "internal/keylock", "internal/openapi", "internal/store"},

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -77,7 +80,9 @@ func (a *app) create() *cobra.Command {
 				return err
 			}
 			p := a.watch("starting", 0)
+			told := a.tellNotices(cmd.Context(), c, s.Metadata.Name)
 			made, err := c.Create(cmd.Context(), s, ifNotExists)
+			told()
 			p.end()
 			if err != nil {
 				return err
@@ -100,6 +105,49 @@ func (a *app) create() *cobra.Command {
 	f.BoolVar(&ifNotExists, "if-not-exists", false, "if the sandbox exists, print it")
 	rules.add(a, cmd)
 	return cmd
+}
+
+// noticeEvery is how often a create that takes long looks for news. Most have ended before
+// the first time.
+const noticeEvery = 3 * time.Second
+
+// tellNotices begins to print what the events of a sandbox say while it starts, such as that
+// its image has to be made. The caller calls end. Without a name there is nothing to ask
+// for.
+func (a *app) tellNotices(ctx context.Context, c *client.Client, name string) (end func()) {
+	if name == "" || a.whole() {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var task sync.WaitGroup
+	task.Go(func() {
+		every := time.NewTicker(noticeEvery)
+		defer every.Stop()
+		for seen := map[string]bool{}; ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-every.C:
+			}
+			now, err := c.Sandbox(ctx, name)
+			if err != nil || now.Status == doze.Running.Status() {
+				continue // the create says what is wrong
+			}
+			for _, e := range now.Events {
+				if e.Type == doze.EventNotice && !strings.HasPrefix(e.Message, doze.WarningPrefix) && !seen[e.Message] {
+					seen[e.Message] = true
+					if a.watched() {
+						a.say(wipe)
+					}
+					a.say(printable(e.Message) + "\n")
+				}
+			}
+		}
+	})
+	return func() {
+		cancel()
+		task.Wait()
+	}
 }
 
 // pairs reads key=value arguments.

@@ -127,12 +127,13 @@ func (r *Room) leave(b *bench) {
 	}
 }
 
-// unused returns the workspaces whose builders nobody used since a moment.
-func (r *Room) unused(since time.Time) (ids []string) {
+// unused returns the workspaces whose builders nobody used for their age before a moment.
+func (r *Room) unused(now time.Time) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, b := range r.benches {
-		if b.builds == 0 && !b.retired && b.record.LastUsed.Before(since) {
+		age := r.o.age(id)
+		if age > 0 && b.builds == 0 && !b.retired && now.Sub(b.record.LastUsed) > age {
 			ids = append(ids, id)
 		}
 	}

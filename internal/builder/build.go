@@ -138,7 +138,7 @@ func (r *Room) build(ctx context.Context, b *bench, o order, archive *source, em
 	}
 	in := buildapi.Build{
 		ID: o.ID, Context: o.ID, Dockerfile: o.Dockerfile, Target: o.Target, Args: o.Args, Secrets: o.Secrets, NoCache: o.NoCache,
-		Logins: loginsOf(o.Logins), CacheBytes: int64(cacheShare * float64(r.o.Disk.Bytes())),
+		Logins: loginsOf(o.Logins), CacheBytes: int64(cacheShare * float64(r.o.size(o.WorkspaceID).Disk.Bytes())),
 	}
 	var bases []fleet.Base
 	if in.Names, bases, err = r.supply(ctx, asks, o, emit); err != nil {
@@ -335,7 +335,7 @@ func broken(err error) bool {
 // Preconditions: the turn is held.
 func (r *Room) machine(ctx context.Context, b *bench, o order, fresh bool) error {
 	m, made := r.o.Machines.All()[b.uid]
-	if made && !fresh && (r.inUse(b) || m.usable() && m.Root == o.root && m.Memory == r.o.Memory.Bytes() && r.known(b).Began) {
+	if made && !fresh && (r.inUse(b) || m.usable() && m.Root == o.root && m.Memory == r.o.size(b.workspace).Memory.Bytes() && r.known(b).Began) {
 		return r.o.Machines.SetNetwork(ctx, b.uid, o.Network)
 	}
 	if err := r.discard(ctx, b); err != nil {
@@ -346,7 +346,7 @@ func (r *Room) machine(ctx context.Context, b *bench, o order, fresh bool) error
 		return err
 	}
 	err := r.o.Machines.Create(ctx, fleet.Order{
-		UID: b.uid, Name: "builder", Workspace: o.Workspace, Memory: r.o.Memory, Network: o.Network, Authority: b.uid,
+		UID: b.uid, Name: "builder", Workspace: o.Workspace, Memory: r.o.size(b.workspace).Memory, Network: o.Network, Authority: b.uid,
 	}, o.root)
 	if err != nil {
 		return errors.Join(err, r.discard(context.WithoutCancel(ctx), b))
@@ -403,7 +403,7 @@ func (r *Room) leftOf(b *bench, rec record) []string {
 func (r *Room) start(ctx context.Context, b *bench, token string) error {
 	agent := agentapi.Client{Transport: r.o.Machines.Transport(b.uid, doze.AgentPort)}
 	err := agent.StartProcess(ctx, map[string]any{
-		"name": processName, "command": strings.Join(command(r.o.Disk), " "),
+		"name": processName, "command": strings.Join(command(r.o.size(b.workspace).Disk), " "),
 		"env":              map[string]string{buildapi.TokenVariable: token},
 		"restartOnFailure": true, "maxRestarts": -1,
 	})
@@ -492,7 +492,7 @@ func (r *Room) failure(err error) error {
 		return err
 	}
 	return doze.Wrap(err, doze.Unavailable,
-		"the builder ended, or could not be reached, in the middle of the build: build again. A step that takes all of its %d MB of memory can be the reason (--build-memory-mb)", r.o.Memory)
+		"the builder ended, or could not be reached, in the middle of the build: build again. A step that takes all of its %d MB of memory can be the reason (--build-memory-mb)", r.o.Size.Memory)
 }
 
 // failed is the error of a build that the program says failed.

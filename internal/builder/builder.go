@@ -28,8 +28,19 @@ import (
 // workspaces wait for their images, with a turn.
 const Platform = "the platform"
 
-// sweepEvery is how often builders are looked for that nobody used for long.
-const sweepEvery = 10 * time.Minute
+const (
+	// sweepEvery is how often builders are looked for that nobody used for long.
+	sweepEvery = 10 * time.Minute
+	// platformAge is for how long the builder of the platform stays that nobody uses. Its
+	// images are built once, so its cache helps the next of them alone.
+	platformAge = 10 * time.Minute
+)
+
+// A Size is what a builder has.
+type Size struct {
+	Memory doze.Megabytes
+	Disk   doze.Megabytes // of its file system, which is in its memory
+}
 
 // Machines are the hidden machines of a host.
 type Machines interface {
@@ -87,9 +98,9 @@ type Options struct {
 	Machines Machines
 	Images   Images
 
-	Builds int            // that run at a time; others wait for their turn
-	Memory doze.Megabytes // of each builder
-	Disk   doze.Megabytes // of its file system, which is in its memory
+	Builds int  // that run at a time; others wait for their turn
+	Size   Size // of the builder of each workspace
+	Own    Size // of the builder of the platform
 	// CacheAge is for how long a builder stays that nobody uses; 0: for ever.
 	CacheAge time.Duration
 	Timeout  time.Duration // of one build, from its turn on
@@ -132,12 +143,25 @@ func (r *Room) Run(ctx context.Context) error {
 	}
 }
 
-// sweep removes the builders that nobody used since CacheAge before a moment.
-func (r *Room) sweep(ctx context.Context, now time.Time) {
-	if r.o.CacheAge <= 0 {
-		return
+// size is what the builder of a workspace has.
+func (o *Options) size(workspaceID string) Size {
+	if workspaceID == Platform {
+		return o.Own
 	}
-	for _, id := range r.unused(now.Add(-r.o.CacheAge)) {
+	return o.Size
+}
+
+// age is for how long the builder of a workspace stays that nobody uses; 0: for ever.
+func (o *Options) age(workspaceID string) time.Duration {
+	if workspaceID == Platform {
+		return platformAge
+	}
+	return o.CacheAge
+}
+
+// sweep removes the builders that nobody used for their age before a moment.
+func (r *Room) sweep(ctx context.Context, now time.Time) {
+	for _, id := range r.unused(now) {
 		if err := r.drop(ctx, id, errUnused); err != nil && ctx.Err() == nil {
 			slog.WarnContext(ctx, "an unused builder is not removed", "workspace", id, "err", err)
 		}

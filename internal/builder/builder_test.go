@@ -39,7 +39,7 @@ func newYard(t *testing.T) *yard {
 	y := &yard{T: t, farm: newFarm(t), shelf: newShelf()}
 	y.o = Options{
 		Dir: filepath.Join(t.TempDir(), "builders"), Root: func(context.Context) (string, error) { return "root-1", nil }, Able: func() error { return nil },
-		Machines: y.farm, Images: y.shelf, Builds: 2, Memory: 1024, Disk: 512, CacheAge: time.Hour, Timeout: time.Minute,
+		Machines: y.farm, Images: y.shelf, Builds: 2, Size: Size{1024, 512}, Own: Size{2048, 1024}, CacheAge: time.Hour, Timeout: time.Minute,
 	}
 	y.open()
 	return y
@@ -140,7 +140,7 @@ func TestSupply(t *testing.T) {
 		Names: map[string]string{"doze/slim": digestOf("example.com/private@sha256:1")}, Logins: map[string]buildapi.Login{"example.com": {User: "u", Password: "p"}},
 	}
 	got := g.orders[0]
-	if got.CacheBytes <= 0 || got.CacheBytes >= y.o.Disk.Bytes() {
+	if got.CacheBytes <= 0 || got.CacheBytes >= y.o.Size.Disk.Bytes() {
 		t.Errorf("the cache may have %d bytes", got.CacheBytes)
 	}
 	got.CacheBytes = 0
@@ -305,7 +305,7 @@ func TestReplaced(t *testing.T) {
 	if _, states := y.must(y.order("b4")); y.farm.created() != 2 || slices.Contains(states, "RUN echo built cached") {
 		t.Errorf("there were %d machines, and %v", y.farm.created(), states)
 	}
-	y.Room.o.Memory = 2048
+	y.Room.o.Size.Memory = 2048
 	y.must(y.order("b5"))
 	y.must(y.order("b6"))
 	if n := y.farm.created(); n != 3 || y.farm.creates[2].Memory != 2048 || y.guest().is.Root != root {
@@ -531,7 +531,7 @@ func TestNoProgram(t *testing.T) {
 // who can help.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
-	r := &Room{o: Options{Memory: 1024, Disk: 512}}
+	r := &Room{o: Options{Size: Size{1024, 512}}}
 	for name, c := range map[string]struct {
 		err  error
 		kind doze.Kind

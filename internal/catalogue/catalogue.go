@@ -8,10 +8,13 @@ import (
 	"github.com/dozehq/doze"
 )
 
-// The recipes, which are made on the host of Debian packages.
+// What makes an image. The first two are recipes: the host makes them of Debian packages.
 const (
 	Slim = "slim"
 	Base = "base"
+	// Dockerfile is for images that the platform's builder makes of a directory of
+	// Dockerfiles: see [Files].
+	Dockerfile = "dockerfile"
 )
 
 // family is the prefix of names that mean an image of ours. There is one version
@@ -19,14 +22,15 @@ const (
 // blaxel is what the public clients write.
 var family = []string{"blaxel/", "doze/"}
 
-// A Row is a name that clients know. A recipe makes its image, or it is missing.
+// A Row is a name that clients know. A recipe or a Dockerfile makes its image, or it is
+// missing.
 type Row struct {
 	Name    string
 	Display string
 	About   string
 	Memory  doze.Megabytes
 	Port    int    // what its programs usually serve; 0 for none
-	Recipe  string // [Slim] or [Base]; empty: it is missing
+	Recipe  string // [Slim], [Base] or [Dockerfile]; empty: it is missing
 	Missing string // what this platform does not ship, and why
 }
 
@@ -37,7 +41,7 @@ var rows = []Row{
 	{Name: "node", Display: "Node.js", About: "the base image, for Node.js programs", Memory: 2048, Recipe: Base},
 	{Name: "node-slim", Display: "Node.js, small", About: "the base image, for small Node.js programs", Memory: 1024, Recipe: Base},
 	{Name: "py-app", Display: "Python app", About: "the base image, for a Python server", Memory: 4096, Port: 8000, Recipe: Base},
-	{Name: "ts-app", Display: "TypeScript app", About: "the base image, for a TypeScript server", Memory: 4096, Port: 3000, Recipe: Base},
+	{Name: "ts-app", Display: "TypeScript app", About: "a TypeScript server with its tools, in /blaxel/app", Memory: 4096, Port: 3000, Recipe: Dockerfile},
 	{Name: "nextjs", Display: "Next.js", About: "the base image, for a Next.js project", Memory: 4096, Port: 3000, Recipe: Base},
 	{Name: "vite", Display: "Vite", About: "the base image, for a Vite project", Memory: 4096, Port: 5173, Recipe: Base},
 	{Name: "astro", Display: "Astro", About: "the base image, for an Astro project", Memory: 4096, Port: 4321, Recipe: Base},

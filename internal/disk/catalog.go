@@ -68,10 +68,14 @@ func (r *recipe) revision() string {
 	return sumOf(fmt.Sprintf("%d %+v", cooking, *r))[:revisionLen]
 }
 
+// stacking is the version of what happens to what a Dockerfile of ours makes. Raise it
+// when the same Dockerfile gives other files.
+const stacking = 1
+
 // An own is an image of ours: its name, and what makes it.
 type own struct {
 	name   string
-	recipe *recipe
+	recipe *recipe // nil: the Dockerfile of that name does
 }
 
 // key is the key of an image of ours. A release with another recipe has another
@@ -84,8 +88,23 @@ var ownKeys = sync.OnceValue(func() map[string]string {
 	for _, r := range recipes {
 		keys[r.name] = r.name + revisionMark + r.revision()
 	}
+	for _, row := range catalogue.Rows() {
+		if row.Recipe == catalogue.Dockerfile {
+			sum, _ := catalogue.Sum(row.Name) // of files in this binary: never fails
+			keys[row.Name] = row.Name + revisionMark + sumOf(fmt.Sprintf("%d %s %s", stacking, sum, keys[catalogue.Base]))[:revisionLen]
+		}
+	}
 	return keys
 })
+
+// reference is what makes an image of ours, under a key.
+func (o own) reference(key string) reference {
+	r := reference{key: key, recipe: o.recipe}
+	if o.recipe == nil {
+		r.built = o.name
+	}
+	return r
+}
 
 // platform returns the image that a path means. ours is false for a path that is not a
 // name of ours; missing is what a name of ours lacks.
@@ -93,6 +112,9 @@ func platform(path string) (o own, missing string, ours bool) {
 	row, ours := catalogue.Lookup(path)
 	if !ours || row.Missing != "" {
 		return own{}, row.Missing, ours
+	}
+	if row.Recipe == catalogue.Dockerfile {
+		return own{name: row.Name}, "", true
 	}
 	for _, r := range recipes {
 		if r.name == row.Recipe {

@@ -45,6 +45,10 @@ type Options struct {
 	Owner string
 	// BytesMax bounds the files of an image of a registry; 0 is [BytesDefault].
 	BytesMax int64
+	// Build has the platform's builder make the image of a row of the catalogue that has a
+	// Dockerfile, and import it into the library. It returns the digest of the image.
+	// Without it there are no such images here.
+	Build func(ctx context.Context, name string, report func(Progress)) (digest string, err error)
 	// Room returns an error if so many bytes more would not leave the disk enough
 	// for others. They are taken until release is called, which is when they are
 	// written. Without it the disk is ours.
@@ -130,10 +134,29 @@ func (l *Library) Check(ref string) error {
 	if err != nil {
 		return err
 	}
-	if _, ok := l.find(r.key); !ok && r.recipe == nil && r.remote == nil {
+	if _, ok := l.find(r.key); !ok && !r.made() {
 		return unknown(ref)
 	}
 	return nil
+}
+
+// Making tells the owner of a sandbox that this host has to make its image first. It is
+// empty if the image is there, or if a registry sends it.
+func (l *Library) Making(ref string) string {
+	r, err := parse(ref)
+	if err != nil || !r.ours() {
+		return ""
+	}
+	if _, there := l.find(r.key); there {
+		return ""
+	}
+	return "this host makes the image " + ref + ", since nobody used it here before: that takes some minutes"
+}
+
+// NeedsBuilder reports whether the image of a reference is one that [Options.Build] makes.
+func (l *Library) NeedsBuilder(ref string) bool {
+	r, err := parse(ref)
+	return err == nil && r.built != ""
 }
 
 // Ensure returns the image of a reference and makes or pulls it if it is missing.
@@ -181,7 +204,7 @@ func (l *Library) ensure(ctx context.Context, ref string, r reference, starting 
 	for {
 		img, ok := l.find(r.key)
 		if !ok {
-			if r.recipe == nil && r.remote == nil {
+			if !r.made() {
 				return Image{}, unknown(ref)
 			}
 			f, err := l.join(ctx, r)
@@ -364,12 +387,13 @@ func (l *Library) join(ctx context.Context, r reference) (*flight, error) {
 
 // make makes or pulls the image of r.
 func (l *Library) make(ctx context.Context, r reference, report func(Progress)) (Image, error) {
-	report(Progress{Step: "waiting for other builds"})
-	select {
-	case l.slots <- struct{}{}:
-		defer func() { <-l.slots }()
-	case <-ctx.Done():
-		return Image{}, context.Cause(ctx)
+	if r.built == "" { // else its import takes a turn, and so does its base
+		report(Progress{Step: "waiting for other builds"})
+		end, err := l.turn(ctx)
+		if err != nil {
+			return Image{}, err
+		}
+		defer end()
 	}
 	begin := time.Now()
 	slog.Info("making an image", "image", r.key)
@@ -394,6 +418,9 @@ func (l *Library) source(ctx context.Context, r reference, report func(Progress)
 			return c, err
 		})
 	}
+	if r.built != "" {
+		return l.commission(ctx, r, report)
+	}
 	p, err := l.resolve(ctx, r)
 	if err != nil {
 		return Image{}, err
@@ -405,6 +432,23 @@ func (l *Library) source(ctx context.Context, r reference, report func(Progress)
 		return img, err
 	}
 	return l.download(ctx, r, p, report)
+}
+
+// commission has the image of a Dockerfile of ours built, and gives it its key. After a crash in
+// between, nothing has the key and it is built anew.
+func (l *Library) commission(ctx context.Context, r reference, report func(Progress)) (Image, error) {
+	if l.o.Build == nil {
+		return Image{}, doze.Errorf(doze.Unsupported, "%s is built by a running dozed: name it in --images of dozed, or create a sandbox with it", r.built)
+	}
+	digest, err := l.o.Build(ctx, r.built, report)
+	if err != nil {
+		return Image{}, err
+	}
+	img, there, err := l.adopt(r.key, digest)
+	if err == nil && !there {
+		err = doze.Errorf(doze.Unavailable, "the image %s was removed right after it was built: try again", r.built)
+	}
+	return img, err
 }
 
 // build lets fill put files into an empty directory and makes an image of it.

@@ -11,5 +11,5 @@ func (l *Library) Platform(ref string) bool {
 		return false
 	}
 	_, imported := l.find(r.key)
-	return r.recipe != nil || imported
+	return r.ours() || imported
 }

@@ -11,11 +11,13 @@ import (
 	"github.com/dozehq/doze/internal/catalogue"
 )
 
-// A reference is what a caller wrote, understood. Exactly one of three things makes its
-// image: a recipe, a registry, or an import or a build that has happened.
+// A reference is what a caller wrote, understood. Exactly one of four things makes its
+// image: a recipe, a Dockerfile of ours, a registry, or an import or a build that has
+// happened.
 type reference struct {
 	key    string         // the one spelling under which the library keeps it
 	recipe *recipe        // of an image of ours
+	built  string         // of an image of ours that a Dockerfile makes: its name
 	remote name.Reference // of an image in a registry
 	login  *Login         // if somebody's credentials are needed for it
 }
@@ -28,7 +30,10 @@ type Login struct {
 }
 
 // made reports whether the image can be made, if it is not there.
-func (r reference) made() bool { return r.recipe != nil || r.remote != nil }
+func (r reference) made() bool { return r.ours() || r.remote != nil }
+
+// ours reports whether the platform makes the image itself.
+func (r reference) ours() bool { return r.recipe != nil || r.built != "" }
 
 // retired reports whether the image is one of ours that another release made.
 func (r reference) retired() bool { return revisionForm.MatchString(r.key) && !r.made() }
@@ -63,8 +68,10 @@ func parse(s string) (reference, error) {
 		return reference{key: s}, nil
 	}
 	if revisionForm.MatchString(s) {
-		o, _ := revised(s) // else of another release
-		return reference{key: s, recipe: o.recipe}, nil
+		if o, ok := revised(s); ok {
+			return o.reference(s), nil
+		}
+		return reference{key: s}, nil // of another release
 	}
 	rest, digest, pinned := strings.Cut(s, "@")
 	if pinned && !digestForm.MatchString(digest) {
@@ -98,7 +105,7 @@ func parse(s string) (reference, error) {
 	case ours && tagged && tag != doze.TagDefault:
 		return reference{}, invalid(s, "%q has a tag that images of the platform do not have: write %s:%s, or leave the tag out", s, path, doze.TagDefault)
 	case ours:
-		return reference{key: o.key(), recipe: o.recipe}, nil
+		return o.reference(o.key()), nil
 	case pinned:
 		return reference{}, invalid(s, "%q pins a digest and so needs a registry: write registry.example.com/%s", s, rest)
 	}

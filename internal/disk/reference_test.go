@@ -80,14 +80,17 @@ func TestOwnKeys(t *testing.T) {
 	keys := map[string]string{}
 	for _, o := range catalogue.Hub() {
 		r, err := parse(o.Image)
-		if err != nil || r.recipe == nil || r.remote != nil || r.retired() {
+		if err != nil || !r.ours() || r.recipe != nil && r.built != "" || r.remote != nil || r.retired() {
 			t.Errorf("%s is %+v, %v", o.Image, r, err)
 			continue
 		}
 		if again, err := parse(r.key); err != nil || again != r {
 			t.Errorf("%s: its key is %+v, %v", o.Image, again, err)
 		}
-		maker := r.recipe.name
+		maker := r.built
+		if r.recipe != nil {
+			maker = r.recipe.name
+		}
 		if known, ok := keys[r.key]; ok && known != maker {
 			t.Errorf("%s and %s have the key %s", known, maker, r.key)
 		}
@@ -104,8 +107,8 @@ func TestOwnKeys(t *testing.T) {
 func TestRetired(t *testing.T) {
 	t.Parallel()
 	for ref, want := range map[string]bool{
-		(own{name: "base"}).key(): true, (own{name: "slim"}).key(): true, "mine:1": true, "no reference": true,
-		"base+0123456789ab": false, "gone+0123456789ab": false, "base": false, "registry.example.com/a:1": false,
+		(own{name: "base"}).key(): true, (own{name: "slim"}).key(): true, (own{name: "ts-app"}).key(): true, "mine:1": true, "no reference": true,
+		"base+0123456789ab": false, "gone+0123456789ab": false, "ts-app+0123456789ab": false, "base": false, "registry.example.com/a:1": false,
 	} {
 		if got := (record{Refs: map[string]time.Time{ref: {}}}).platform(); got != want {
 			t.Errorf("%s: of the platform: %v", ref, got)

@@ -40,6 +40,9 @@ const (
 	// BuildMemoryDefault is the memory of a builder in MB: a large npm install has
 	// 2 GB of files, and a compiler as much memory.
 	BuildMemoryDefault = 4096
+	// BuildMemoryOwn is the memory of the platform's own builder in MB. The largest image
+	// of the catalogue has 3 GB of files while it is built.
+	BuildMemoryOwn = 6144
 	// BuildMemoryMin is what the program takes, with a small image.
 	BuildMemoryMin = 512
 	// BuildsMax bounds the builds at a time: each wants a processor.
@@ -67,7 +70,19 @@ func (b *Builds) disk(memory doze.Megabytes) doze.Megabytes {
 	if b.DiskMB > 0 {
 		return min(doze.Megabytes(b.DiskMB), memory)
 	}
+	return share(memory)
+}
+
+// share is the part of a memory that files may take.
+func share(memory doze.Megabytes) doze.Megabytes {
 	return doze.Megabytes(float64(memory) * BuildDiskShare)
+}
+
+// own returns the size of the platform's own builder. What a workspace may have, it may
+// have too.
+func (b *Builds) own(all int64) builder.Size {
+	memory := max(b.memory(all), doze.Megabytes(min(BuildMemoryOwn, all>>20/2)))
+	return builder.Size{Memory: memory, Disk: max(b.disk(memory), share(memory))}
 }
 
 // Node is a node that builds images: what control asks, and what the edge does.
@@ -84,7 +99,7 @@ func (h *Host) openBuilder(ctx context.Context) (err error) {
 	memory := o.memory(h.memory)
 	h.builder, err = builder.Open(ctx, builder.Options{
 		Dir: filepath.Join(h.o.Data, "builders"), Root: h.builderFile, Able: h.builds, Machines: hidden{h.node.Hidden()}, Images: buildImages{h},
-		Builds: o.Most, Memory: memory, Disk: o.disk(memory), CacheAge: o.CacheAge, Timeout: o.Timeout,
+		Builds: o.Most, Size: builder.Size{Memory: memory, Disk: o.disk(memory)}, Own: o.own(h.memory), CacheAge: o.CacheAge, Timeout: o.Timeout,
 	})
 	if err != nil {
 		return fmt.Errorf("open the builders: %w", err)

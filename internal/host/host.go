@@ -196,6 +196,7 @@ func (h *Host) Services() []daemon.Service {
 		{Name: "interceptor", Run: h.secrets.interceptor.Run},
 		{Name: "egress", Run: h.egress.Run},
 		{Name: "refusals", Run: h.watchRefusals},
+		{Name: "catalogue", Run: h.buildWanted},
 	}
 	if h.logs != nil {
 		services = slices.Insert(services, 0, daemon.Service{Name: "logs", Run: h.logs.Run})
@@ -259,7 +260,7 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 		Drive: h.mountDrive, Logbook: logs,
 		Dir: filepath.Join(o.Data, "sandboxes"), Snapshots: filepath.Join(o.Data, "snapshots"), Ahead: filepath.Join(o.Data, "ahead"),
 		Volumes: h.volumes, Agent: agent, Driver: driver,
-		CheckImage: h.images.Check, Image: h.fetchImage, PinImage: h.pinImage,
+		CheckImage: h.images.Check, Making: h.images.Making, Image: h.fetchImage, PinImage: h.pinImage,
 		Images: h.storedImages, ReleaseImage: h.releaseImage, HoldImage: h.images.Hold,
 		Lease: h.lease, Release: h.release, Admit: h.admit, Traffic: h.net.Traffic,
 		Nameservers: texts(resolvers), Proxy: proxyAddress, Trust: h.secrets.authorities.Certificate,

@@ -67,15 +67,34 @@ func (h *Host) collectOnce(ctx context.Context) error {
 func (h *Host) openImages(ctx context.Context) (err error) {
 	h.images, err = disk.Open(h.o.ImagesDir, disk.Options{
 		PrivateRegistries: h.o.PrivateRegistries, BytesMax: h.o.ImageMax, Room: h.imageDisk.Claim, Owner: h.o.Data,
+		Build: h.buildOwn,
 	})
 	if err != nil {
 		return err
 	}
 	for _, name := range h.o.Images {
+		if h.images.NeedsBuilder(name) { // see buildWanted
+			continue
+		}
 		if _, err := h.images.Ensure(ctx, name, showProgress(h.o.Output, name)); err != nil {
 			return fmt.Errorf("image %s: %w", name, err)
 		}
 	}
+	return nil
+}
+
+// buildWanted builds the images that are wanted before the first request and that need the
+// builder, which needs a node that serves. It then waits until ctx ends.
+func (h *Host) buildWanted(ctx context.Context) error {
+	for _, name := range h.o.Images {
+		if !h.images.NeedsBuilder(name) {
+			continue
+		}
+		if _, err := h.images.Ensure(ctx, name, showProgress(h.o.Output, name)); err != nil && ctx.Err() == nil {
+			slog.ErrorContext(ctx, "an image is not built ahead: the first sandbox that wants it tries again", "image", name, "err", err)
+		}
+	}
+	<-ctx.Done()
 	return nil
 }
 

@@ -58,6 +58,7 @@ func (n *Node) create(ctx context.Context, o fleet.Order, plan planner) (err err
 // build makes the machine of a new box. Preconditions: the turn is held.
 func (n *Node) build(ctx context.Context, b *Box, plan planner, u *undo) error {
 	o := b.order
+	n.tellMaking(b)
 	m, err := plan(ctx, o)
 	if err != nil {
 		return err
@@ -99,6 +100,19 @@ func (n *Node) build(ctx context.Context, b *Box, plan planner, u *undo) error {
 		n.ahead.want(like)
 	}
 	return b.move(doze.Booted, "")
+}
+
+// tellMaking tells the owner of a sandbox that its image has to be made first: that takes
+// longer than anybody expects.
+func (n *Node) tellMaking(b *Box) {
+	if n.Making == nil || b.hidden() || b.order.From != "" {
+		return
+	}
+	if what := n.Making(b.order.Image); what != "" {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.note(what)
+	}
 }
 
 // plan returns what the machine of an order is made of.

@@ -28,8 +28,10 @@ type Options struct {
 	Driver    machine.Driver
 
 	// CheckImage and Image resolve an image's name; Image may take as long as
-	// making it takes.
+	// making it takes. Making returns what Image has to make for that, in a clause for the
+	// owner of a sandbox: empty if nothing. It may be nil.
 	CheckImage func(ref string) error
+	Making     func(ref string) string
 	Image      func(ctx context.Context, ref string, login *fleet.Login) (Image, error)
 	PinImage   func(ctx context.Context, ref string, login *fleet.Login) (fleet.Pinned, error)
 	// HoldImage keeps the file of an image that a sandbox begins with that goes on from
