@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -429,6 +430,40 @@ RUN --mount=type=cache,target=/c : > /c/%d; for n in $(seq 300); do [ -e /c/%d ]
 	if err := b.DropResult(t.Context(), o.ID); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestCollectBesideBuilds: garbage that is collected while builds end costs none its result.
+func TestCollectBesideBuilds(t *testing.T) {
+	b := open(t, "")
+	names := b.base(t)
+	ctx, stop := context.WithCancel(t.Context())
+	var pruning, building sync.WaitGroup
+	pruning.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := b.Prune(ctx, buildapi.Prune{Bytes: 1}); err != nil && ctx.Err() == nil {
+				t.Errorf("prune: %v", err)
+			}
+		}
+	})
+	for worker := range 2 {
+		building.Go(func() {
+			for i := range 15 {
+				o := order(t, fmt.Sprintf("b%d-%d", worker, i), fmt.Sprintf("FROM busybox:1\nRUN echo %d %d > /x\n", worker, i), nil)
+				o.Names = names
+				if _, failure, all := b.try(t.Context(), o); failure != nil {
+					t.Errorf("%s: %+v\n%s", o.ID, failure, all.output())
+				} else if err := b.Result(t.Context(), o.ID, nil, io.Discard); err != nil {
+					t.Errorf("the result of %s: %v", o.ID, err)
+				}
+				if err := b.DropResult(t.Context(), o.ID); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	building.Wait()
+	stop()
+	pruning.Wait()
 }
 
 // TestManyLayers: a step finds the files of each layer, of as many as there may be.

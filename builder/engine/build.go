@@ -15,7 +15,6 @@ import (
 	"github.com/dozehq/doze/internal/buildapi"
 	controlapi "github.com/moby/buildkit/api/services/control"
 	"github.com/moby/buildkit/client"
-	"github.com/moby/buildkit/exporter/containerimage/exptypes"
 	dockerfile "github.com/moby/buildkit/frontend/dockerfile/builder"
 	gwclient "github.com/moby/buildkit/frontend/gateway/client"
 	"github.com/moby/buildkit/identity"
@@ -23,7 +22,6 @@ import (
 	"github.com/moby/buildkit/session/secrets/secretsprovider"
 	"github.com/moby/buildkit/solver/pb"
 	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/tonistiigi/fsutil"
 
 	"github.com/dozehq/doze/builder/progress"
@@ -133,15 +131,21 @@ func (e *Engine) solve(ctx context.Context, o Order, rec *progress.Recorder) (*b
 			}
 		}
 	}()
-	resp, err := e.client.Solve(solving, nil, opt, status)
+	forget := e.expect(opt.Ref, o.ID)
+	_, err = e.client.Solve(solving, nil, opt, status)
 	<-told
-	var result *buildapi.Result
-	cause := context.Cause(solving)
-	switch {
-	case errors.Is(cause, progress.ErrOutput):
+	result := forget()
+	if cause := context.Cause(solving); errors.Is(cause, progress.ErrOutput) {
 		err = cause
-	case err == nil: // BuildKit's history holds the result until it is ours
-		result, err = e.hold(ctx, o.ID, resp.ExporterResponse)
+	}
+	if err == nil && result == nil {
+		err = errors.New("the build made no image")
+	}
+	if err != nil {
+		result = nil
+		if dropErr := e.DropResult(context.WithoutCancel(ctx), o.ID); dropErr != nil { // it may have been held
+			e.log.WarnContext(ctx, "cannot delete half a result", "build", o.ID, "err", dropErr)
+		}
 	}
 	// The history has the output of the steps, with their secrets.
 	_, forgetErr := e.client.ControlClient().UpdateBuildHistory(context.WithoutCancel(ctx), &controlapi.UpdateBuildHistoryRequest{Ref: opt.Ref, Delete: true})
@@ -149,33 +153,6 @@ func (e *Engine) solve(ctx context.Context, o Order, rec *progress.Recorder) (*b
 		e.log.WarnContext(ctx, "cannot forget a build", "err", forgetErr)
 	}
 	return result, err
-}
-
-// hold saves the blobs of a result from garbage collection.
-func (e *Engine) hold(ctx context.Context, id string, response map[string]string) (*buildapi.Result, error) {
-	d := digest.Digest(response[exptypes.ExporterImageDigestKey])
-	if err := d.Validate(); err != nil {
-		return nil, fmt.Errorf("the image that was built has no digest: %w", err)
-	}
-	m, err := e.manifest(ctx, d)
-	if err != nil {
-		return nil, err
-	}
-	out := &buildapi.Result{Digest: d.String(), Config: m.Config.Digest.String(), Layers: len(m.Layers)}
-	blobs := []digest.Digest{d}
-	for i, l := range append([]ocispec.Descriptor{m.Config}, m.Layers...) {
-		if _, err := e.content.Info(ctx, l.Digest); err != nil {
-			return nil, fmt.Errorf("the image that was built lacks a layer: %w", err)
-		}
-		if i > 0 {
-			out.Bytes += l.Size
-		}
-		blobs = append(blobs, l.Digest)
-	}
-	if err := e.lease(ctx, resultLease+id, blobs); err != nil {
-		return nil, err
-	}
-	return out, os.WriteFile(e.resultFile(id), []byte(d), 0o600)
 }
 
 // resultsDir has a file for each result, with the digest of its manifest.

@@ -35,7 +35,7 @@ import (
 	"github.com/moby/buildkit/util/grpcerrors"
 	"github.com/moby/buildkit/util/network/netproviders"
 	"github.com/moby/buildkit/util/resolver"
-	"github.com/moby/buildkit/worker"
+	bkworker "github.com/moby/buildkit/worker"
 	"github.com/moby/buildkit/worker/base"
 	"github.com/moby/buildkit/worker/runc"
 	"github.com/opencontainers/go-digest"
@@ -90,6 +90,8 @@ type Engine struct {
 	builds map[string]*progress.Recorder // guarded by mu; by the id of a build
 	images map[string]*image             // guarded by mu; by the digest under which they were put
 	inUse  map[string]int                // guarded by mu; builds that need an image
+	// results are those that BuildKit is to make, by its own name of the build.
+	results map[string]*expected // guarded by mu
 }
 
 // image is one that was put.
@@ -104,7 +106,7 @@ type image struct {
 func Open(ctx context.Context, c Config) (_ *Engine, err error) {
 	e := &Engine{
 		dir: c.Dir, log: c.Log, served: make(chan struct{}),
-		builds: map[string]*progress.Recorder{}, images: map[string]*image{}, inUse: map[string]int{},
+		builds: map[string]*progress.Recorder{}, images: map[string]*image{}, inUse: map[string]int{}, results: map[string]*expected{},
 	}
 	defer func() {
 		if err != nil {
@@ -173,8 +175,8 @@ func (e *Engine) serve(ctx context.Context, w *base.Worker) error {
 	if err != nil {
 		return err
 	}
-	workers := &worker.Controller{}
-	if err := workers.Add(w); err != nil {
+	workers := &bkworker.Controller{}
+	if err := workers.Add(&worker{w, e}); err != nil {
 		return err
 	}
 	cache, err := bboltcachestorage.NewStore(filepath.Join(e.dir, "cache.db"))
@@ -195,7 +197,7 @@ func (e *Engine) serve(ctx context.Context, w *base.Worker) error {
 	controller, err := control.NewController(control.Opt{
 		SessionManager: sessions, WorkerController: workers,
 		Frontends:      map[string]frontend.Frontend{frontendName: forwarder.NewGatewayForwarder(workers.Infos(), e.frontend)},
-		CacheManager:   solver.NewCacheManager(ctx, "local", cache, worker.NewCacheResultStorage(workers)),
+		CacheManager:   solver.NewCacheManager(ctx, "local", cache, bkworker.NewCacheResultStorage(workers)),
 		Entitlements:   entitlements,
 		MeterProvider:  noopmetric.NewMeterProvider(),
 		HistoryDB:      past,
