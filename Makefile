@@ -23,7 +23,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build test test-long test-short test-roles check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-agent bench-roles performance faults attack soak clean help
+.PHONY: run build test test-long test-short test-roles images-test check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-agent bench-roles performance faults attack soak clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -78,6 +78,9 @@ test-short:
 
 test-roles: deps-test build bin/gotestsum ## the end-to-end and public-client tests, with control, node and edge as three processes
 	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages "./test/contract ./test/e2e" -- -p 1 -timeout 30m
+
+images-test: deps-test build ## build every image of the catalogue, and check what is in it
+	$(GO) test ./test/e2e -run 'TestCatalogue|TestNextJSPreview' -catalogue -v -count=1 -timeout 2h
 
 race: deps-test build ## the same with the race detector, without the real sandboxes
 	CGO_ENABLED=1 $(GO) test -race -short -p 2 -timeout 20m ./...

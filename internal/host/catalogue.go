@@ -31,6 +31,9 @@ const (
 // left is known, but not how long each takes.
 const progressMost = 95
 
+// outputLines is how much of the output of a failed step its error repeats.
+const outputLines = 3
+
 // buildOwn has the platform's builder make an image of the catalogue of its Dockerfile. It
 // returns the digest of the image in the library. It implements [disk.Options.Build].
 func (h *Host) buildOwn(ctx context.Context, name string, report func(disk.Progress)) (string, error) {
@@ -95,8 +98,8 @@ func buildProblem(name string, err error) error {
 		return fmt.Errorf("build the image %s: %w", name, err)
 	}
 	message := fmt.Sprintf("the image %s could not be built: line %d of its Dockerfile: %s", name, where.Line, doze.Public(err).Message)
-	if len(where.Output) > 0 {
-		message += ": " + where.Output[len(where.Output)-1]
+	if last := where.Output[max(0, len(where.Output)-outputLines):]; len(last) > 0 {
+		message += ": " + strings.Join(last, "; ")
 	}
 	return doze.Wrap(err, doze.Unavailable, "%s", message)
 }
