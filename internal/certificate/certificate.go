@@ -15,6 +15,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -81,6 +82,7 @@ type Issuer struct {
 	mu      sync.Mutex
 	refused map[string]refusals      // guarded by mu; by name
 	recent  map[string]*rate.Limiter // guarded by mu; new certificates, by domain
+	given   map[string]bool          // guarded by mu; names that clients got a certificate for
 }
 
 // New returns an issuer. [Issuer.Run] belongs to it.
@@ -89,7 +91,7 @@ func New(c Config) (*Issuer, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &Issuer{ours: c.Ours, storage: newStorage(c.Files), refused: map[string]refusals{}, recent: map[string]*rate.Limiter{}}
+	i := &Issuer{ours: c.Ours, storage: newStorage(c.Files), refused: map[string]refusals{}, recent: map[string]*rate.Limiter{}, given: map[string]bool{}}
 	quiet := zap.NewNop() // what matters are events
 	i.cache = certmagic.NewCache(certmagic.CacheOptions{
 		GetConfigForCert: func(certmagic.Certificate) (*certmagic.Config, error) { return i.magic, nil },
@@ -149,10 +151,52 @@ func (i *Issuer) TLS() *tls.Config {
 // certificate is that of the name in hello, or the answer to a challenge of
 // the authority. The library asks decide only for what is not in its memory.
 func (i *Issuer) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-	if err := i.decide(hello.Context(), strings.ToLower(hello.ServerName)); err != nil {
+	name := strings.ToLower(hello.ServerName)
+	if err := i.decide(hello.Context(), name); err != nil {
 		return nil, err
 	}
-	return i.magic.GetCertificate(hello)
+	got, err := i.magic.GetCertificate(hello)
+	if err == nil {
+		i.note(name)
+	}
+	return got, err
+}
+
+// note remembers that a client got a certificate for a name.
+func (i *Issuer) note(name string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(i.given) < cacheMax {
+		i.given[name] = true
+	}
+}
+
+// End is when the first of the certificates ends that clients got since the start. It is
+// zero without one. Names that are no longer ours do not count.
+func (i *Issuer) End() (first time.Time) {
+	i.mu.Lock()
+	names := slices.Collect(maps.Keys(i.given))
+	i.mu.Unlock()
+	for _, name := range names {
+		var last time.Time // of a name: the old one is held for a moment after its renewal
+		if _, ok := i.ours(name); ok {
+			for _, c := range i.cache.AllMatchingCertificates(name) {
+				if c.Leaf != nil && c.Leaf.NotAfter.After(last) {
+					last = c.Leaf.NotAfter
+				}
+			}
+		}
+		if last.IsZero() {
+			i.mu.Lock()
+			delete(i.given, name)
+			i.mu.Unlock()
+			continue
+		}
+		if first.IsZero() || last.Before(first) {
+			first = last
+		}
+	}
+	return first
 }
 
 // Challenges answers those of the authority that come by plain HTTP, and

@@ -36,9 +36,10 @@ func (n *names) ours(name string) (string, bool) {
 
 // site is a server whose certificates an issuer gets.
 type site struct {
-	addr  string // of TLS
-	stop  func()
-	roots *x509.CertPool
+	issuer *Issuer
+	addr   string // of TLS
+	stop   func()
+	roots  *x509.CertPool
 }
 
 // world is an authority, the DNS that it asks, and two ports that it looks at.
@@ -115,7 +116,7 @@ func (w *world) open(t *testing.T) *site {
 		}
 		running.Go(func() { _ = serve(l) })
 	}
-	s := &site{addr: w.tls, roots: w.Roots}
+	s := &site{addr: w.tls, roots: w.Roots, issuer: issuer}
 	s.stop = sync.OnceFunc(func() {
 		_ = secure.Close()
 		_ = plain.Close()
@@ -229,7 +230,16 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	s := w.open(t)
 	const name = "short.preview.shop.example"
 	w.add(name)
-	s.settle(t, name, s.settle(t, name, ""))
+	first := s.settle(t, name, "")
+	ended := s.issuer.End()
+	s.settle(t, name, first)
+	if at := s.issuer.End(); ended.IsZero() || !at.After(ended) {
+		t.Errorf("the certificate ends at %v, the one before at %v", at, ended)
+	}
+	w.names.Delete(name)
+	if at := s.issuer.End(); !at.IsZero() {
+		t.Errorf("a name that is not ours has an end: %v", at)
+	}
 }
 
 // TestRefusalsAreNotRepeated: the authority counts them.

@@ -82,6 +82,13 @@ func (p *pair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return &renewed, nil
 }
 
+// end is when the certificate that is loaded ends.
+func (p *pair) end() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.loaded.Leaf.NotAfter
+}
+
 // orElse returns the certificate of the files for the names in it, and for callers
 // who name nobody. It asks other for the rest.
 func (p *pair) orElse(other func(*tls.ClientHelloInfo) (*tls.Certificate, error)) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {

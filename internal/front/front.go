@@ -49,6 +49,7 @@ type Front struct {
 	ingress   *ingress.Ingress
 	server    *http.Server
 	previews  *http.Server        // nil where previews have hosts of their own
+	given     *pair               // nil without a certificate of the operator
 	issuer    *certificate.Issuer // nil without an authority
 	plain     net.Listener        // of plain HTTP beside TLS; nil without
 	publicURL string
@@ -90,7 +91,21 @@ func (f *Front) newServer(handler http.Handler, secure *tls.Config) *http.Server
 // Metrics is what callers did to the listeners.
 func (f *Front) Metrics() metric.Front {
 	c := f.ingress.Counts()
-	return metric.Front{Open: c.Open, Refused: c.Refused, Requests: c.Requests}
+	return metric.Front{Open: c.Open, Refused: c.Refused, Requests: c.Requests, Certificates: f.ends()}
+}
+
+// ends are the earliest ends of certificates, by their source.
+func (f *Front) ends() map[string]time.Time {
+	ends := map[string]time.Time{}
+	if f.given != nil {
+		ends["file"] = f.given.end()
+	}
+	if f.issuer != nil {
+		if at := f.issuer.End(); !at.IsZero() {
+			ends["authority"] = at
+		}
+	}
+	return ends
 }
 
 // Servers answer requests, in the order in which they start. When they stop, they

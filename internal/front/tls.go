@@ -44,6 +44,7 @@ func (f *Front) openTLS(o Options) (*tls.Config, error) {
 		if given, err = openPair(o.Cert, o.Key); err != nil {
 			return nil, err
 		}
+		f.given = given
 	}
 	if o.Authority == nil {
 		return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: given.get}, nil

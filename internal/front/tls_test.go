@@ -49,6 +49,12 @@ func TestGivenCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if at := (&Front{given: given}).ends()["file"]; at != given.loaded.Leaf.NotAfter || at.IsZero() {
+		t.Errorf("the certificate ends at %v, want %v", at, given.loaded.Leaf.NotAfter)
+	}
+	if ends := (&Front{}).ends(); len(ends) > 0 {
+		t.Errorf("without a certificate: %v", ends)
+	}
 	errOther := errors.New("another one")
 	get := given.orElse(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, errOther })
 	for name, ours := range map[string]bool{"localhost": true, "LocalHost": true, "": true, "shop.example": false} {

@@ -21,10 +21,13 @@ func (h *Host) Now(ctx context.Context) metric.Now {
 	if memory.CompressedMost > 0 {
 		memory.Compressed = swap.Compressed(SwapFile(h.o.Data))
 	}
+	if memory.Available, err = hostAvailable(); err != nil {
+		slog.ErrorContext(ctx, "the metric of available memory is 0", "err", err)
+	}
 	age := h.node.CheckpointAge()
 	return metric.Now{
 		Checkpoints: metric.Checkpoints{Oldest: age.Oldest, Overdue: age.Overdue},
-		Costs:       costs, Sandboxes: sandboxes, Memory: memory, Packets: metric.Packets{Refused: counts.Refused, Passed: counts.Passed}, Disk: h.diskMetrics(ctx),
+		Costs:       costs, Sandboxes: sandboxes, Memory: memory, Warm: h.node.Warm(), Packets: metric.Packets{Refused: counts.Refused, Passed: counts.Passed}, Disk: h.diskMetrics(ctx),
 	}
 }
 

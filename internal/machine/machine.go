@@ -55,6 +55,9 @@ var ErrDamaged = errors.New("the checkpoint cannot be run")
 // or damaged, and both go on when it is put back.
 var ErrNoEngine = errors.New("its engine is missing")
 
+// ErrNoMemory is why a node refuses memory to a machine. The machine stays as it is.
+var ErrNoMemory = errors.New("the memory of the node is reserved for others")
+
 // ErrNoVolumes is what Boot returns for a machine with volumes where what starts
 // machines is of an older build, and would leave them out.
 var ErrNoVolumes = errors.New("what starts machines knows no volumes")

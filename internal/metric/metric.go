@@ -19,6 +19,9 @@ import (
 // prepared is how a machine on disk is called whose next process waits.
 const prepared = "prepared"
 
+// asleep are the tiers that a wake begins in.
+var asleep = []machine.Tier{machine.Paused, machine.Saved, machine.Swapped, machine.OnDisk}
+
 // tiers are the values of the label, in the order of [machine.Tier].
 var tiers = []string{
 	machine.Awake.String(), machine.Paused.String(), machine.Saved.String(), machine.Swapped.String(), prepared, machine.OnDisk.String(),
@@ -72,8 +75,8 @@ func New() *Metrics {
 			Help: "How long wakes took from the request until the sandbox ran, by the tier that it slept in.",
 		}, label),
 		wakeFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "doze_wake_failures_total", Help: "Wakes that did not work, by the tier that the sandbox sleeps in.",
-		}, label),
+			Name: "doze_wake_failures_total", Help: "Wakes that did not work, by the tier that the sandbox sleeps in, and why.",
+		}, []string{"tier", "reason"}),
 		wakeStages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "doze_wake_stage_seconds", Buckets: stageBuckets,
 			Help: "How long the stages of wakes took, by the tier that the sandbox slept in. Some stages are within others, or run at the same time.",
@@ -106,6 +109,11 @@ func New() *Metrics {
 			Name: "doze_images_removed_bytes_total", Help: "Bytes of these images.",
 		}),
 	}
+	for _, tier := range asleep {
+		for _, r := range Reasons() { // 0 before the first one, so that its increase is seen
+			m.wakeFailures.WithLabelValues(tier.String(), r)
+		}
+	}
 	for _, v := range verdicts {
 		m.decisions.WithLabelValues(v)
 	}
@@ -118,7 +126,11 @@ func New() *Metrics {
 
 // Woke counts a wake.
 func (m *Metrics) Woke(from machine.Tier, took time.Duration, err error) {
-	count(m.wakes, m.wakeFailures, from, took, err)
+	if err != nil {
+		m.wakeFailures.WithLabelValues(from.String(), reason(err)).Inc()
+		return
+	}
+	m.wakes.WithLabelValues(from.String()).Observe(took.Seconds())
 }
 
 // Traced counts the stages of a wake or create that worked.
@@ -138,7 +150,11 @@ func (m *Metrics) Traced(r trace.Record) {
 
 // Sank counts a move to a lower tier.
 func (m *Metrics) Sank(to machine.Tier, took time.Duration, err error) {
-	count(m.moves, m.moveFailures, to, took, err)
+	if err != nil {
+		m.moveFailures.WithLabelValues(to.String()).Inc()
+		return
+	}
+	m.moves.WithLabelValues(to.String()).Observe(took.Seconds())
 }
 
 // Collected counts an image that was removed because nothing needed it.
@@ -155,14 +171,6 @@ func (m *Metrics) Decided(allow bool) { m.decisions.WithLabelValues(verdicts[all
 
 // Refused counts a call that a quota refused.
 func (m *Metrics) Refused(quota string) { m.refusals.WithLabelValues(quota).Inc() }
-
-func count(took *prometheus.HistogramVec, failures *prometheus.CounterVec, t machine.Tier, d time.Duration, err error) {
-	if err != nil {
-		failures.WithLabelValues(t.String()).Inc()
-		return
-	}
-	took.WithLabelValues(t.String()).Observe(d.Seconds())
-}
 
 // Packets are what the kernel has counted of sandboxes, by protocol.
 type Packets struct {
@@ -182,6 +190,7 @@ type Memory struct {
 	Refusals               uint64
 	// Compressed is what compressed swap takes, and CompressedMost what it may.
 	Compressed, CompressedMost int64
+	Available                  int64 // of the host, without swapping
 }
 
 // reservations shows what is reserved. No limit shows 0.
@@ -193,6 +202,7 @@ func reservations(m Memory) (all []prometheus.Collector) {
 		{"doze_memory_committed_bytes", "Memory that sandboxes which are not asleep on disk or in swap may take.", m.Committed},
 		{"doze_memory_committed_max_bytes", "Memory that sandboxes may reserve; creates, forks and wakes over it are refused.", m.Most},
 		{"doze_memory_limit_bytes", "Memory that all sandboxes can take together.", m.Limit},
+		{"doze_host_memory_available_bytes", "Memory of the host that can be taken without swapping.", m.Available},
 		{"doze_compressed_memory_bytes", "Memory that compressed swap of the platform takes.", m.Compressed},
 		{"doze_compressed_memory_max_bytes", "Memory that compressed swap of the platform may take; sandboxes do not get it.", m.CompressedMost},
 	} {
@@ -210,6 +220,19 @@ type Front struct {
 	Open     int               // connections, now
 	Refused  map[string]uint64 // connections
 	Requests map[string]uint64 // that were refused, or ended before their time
+	// Certificates are the earliest ends of certificates, by their source.
+	Certificates map[string]time.Time
+}
+
+// ends shows the earliest ends of certificates. Without a certificate there is none.
+func (f Front) ends() prometheus.Collector {
+	vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "doze_certificate_end_seconds", Help: "Unix time at which the first of the certificates that clients got ends, by source: file or authority.",
+	}, []string{"source"})
+	for source, at := range f.Certificates {
+		vec.WithLabelValues(source).Set(float64(at.Unix()))
+	}
+	return vec
 }
 
 // Checkpoints are the last ones of the sandboxes that run.
@@ -223,6 +246,7 @@ type Now struct {
 	Costs     []Cost // of sandboxes
 	Sandboxes Sandboxes
 	Memory    Memory
+	Warm      int // machines that have booted and belong to no sandbox
 	Packets   Packets
 	Disk      Disk
 	Front     Front
@@ -241,6 +265,8 @@ func (m *Metrics) gatherer(is Now) prometheus.Gatherer {
 	now.MustRegister(
 		gauge("doze_checkpoint_age_seconds", "Age of the oldest last checkpoint of a sandbox that runs: what a crash would lose at most, of those that have one.", int64(is.Checkpoints.Oldest.Seconds())),
 		gauge("doze_checkpoints_overdue", "Sandboxes that run whose last checkpoint is older than --checkpoint-every.", int64(is.Checkpoints.Overdue)),
+		gauge("doze_warm_machines", "Machines that have booted and belong to no sandbox.", int64(is.Warm)),
+		is.Front.ends(),
 		gauge("doze_connections", "Connections of clients that are open.", int64(is.Front.Open)),
 		counts("doze_connections_refused_total", "Connections of clients that were refused, or closed before their time, by reason.", "reason", is.Front.Refused),
 		counts("doze_requests_refused_total", "Requests of clients that were refused, or ended before their time, by reason.", "reason", is.Front.Requests),

@@ -117,7 +117,7 @@ func (a *ahead) provide(ctx context.Context, c machine.Config, spares int) error
 	if a.n.Ahead == "" || a.n.short() || a.n.over(ctx) {
 		return nil
 	}
-	if err := a.fill(ctx, c, spares); !errors.Is(err, errNoMemory) {
+	if err := a.fill(ctx, c, spares); !errors.Is(err, machine.ErrNoMemory) {
 		return err
 	}
 	return nil

@@ -3,7 +3,6 @@ package node
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 
@@ -17,9 +16,6 @@ import (
 // from what is in use how much those that run will want. The reservations are what
 // each may take, from before it gets memory until it has none: see
 // [Box.account]. It is in memory alone and made again at each start.
-
-// errNoMemory is why a machine gets no memory.
-var errNoMemory = errors.New("the memory of the node is reserved for others")
 
 // reservations are what machines may take of the memory, by their ids.
 type reservations struct {
@@ -114,14 +110,14 @@ func (n *Node) never(c machine.Config) error {
 		return nil
 	}
 	n.reservations.refuse()
-	return doze.Wrap(errNoMemory, doze.Unprocessable,
+	return doze.Wrap(machine.ErrNoMemory, doze.Unprocessable,
 		"a sandbox of %d MB never fits here: it needs %d MB with its engine, and the node has %d MB: ask for less, or have the operator look at --sandbox-memory-mb and --memory-overcommit",
 		c.Memory>>20, asked>>20, most>>20)
 }
 
 // reserveMemory reserves the memory of a machine, if need be by moving sleeping sandboxes to
 // disk, the longest unused first. Without room the error is public and wraps
-// errNoMemory. A machine that has its reservation costs one look into a map.
+// [machine.ErrNoMemory]. A machine that has its reservation costs one look into a map.
 func (n *Node) reserveMemory(ctx context.Context, c machine.Config) error {
 	defer trace.Start(ctx, trace.Memory).End()
 	need := n.need(c)
@@ -140,7 +136,7 @@ func (n *Node) reserveMemory(ctx context.Context, c machine.Config) error {
 			}
 			reserved := n.reservations.refuse()
 			slog.WarnContext(ctx, "no memory is left to reserve", "sandbox", c.ID, "need", need, "reserved", reserved, "most", n.reservations.most)
-			return doze.Wrap(errNoMemory, doze.Unavailable,
+			return doze.Wrap(machine.ErrNoMemory, doze.Unavailable,
 				"the node has no memory left: sandboxes in memory have reserved %d of %d MB, and this one, of %d MB, needs %d MB with its engine; try again when one of them has gone to sleep, or delete one",
 				reserved>>20, n.reservations.most>>20, c.Memory>>20, need>>20)
 		}

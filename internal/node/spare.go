@@ -56,6 +56,13 @@ func (s *spare) end(ctx context.Context) error {
 	return s.n.Release(s.config.ID)
 }
 
+// Warm returns how many machines have booted and belong to no sandbox.
+func (n *Node) Warm() int {
+	n.ahead.mu.Lock()
+	defer n.ahead.mu.Unlock()
+	return len(n.ahead.spares)
+}
+
 // launch starts a machine like c that is nobody's, and returns when its agent
 // answers.
 func (a *ahead) launch(ctx context.Context, c machine.Config) (_ *spare, err error) {
@@ -64,7 +71,7 @@ func (a *ahead) launch(ctx context.Context, c machine.Config) (_ *spare, err err
 	var u undo
 	defer u.unwind(&err)
 	if !a.n.reservations.reserve(c.ID, a.n.need(c)) { // nobody makes room for what nobody asked for
-		return nil, errNoMemory
+		return nil, machine.ErrNoMemory
 	}
 	u.push(func() error { a.n.reservations.release(c.ID); return nil })
 	u.push(func() error { return a.n.Release(c.ID) })

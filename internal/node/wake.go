@@ -216,7 +216,7 @@ func (b *Box) woken(err error, from machine.Tier, took time.Duration) error {
 	case b.life.Err() != nil:
 		return errors.Join(b.move(doze.Stayed, ""), context.Cause(b.life))
 	}
-	if errors.Is(err, errNoMemory) { // it is as it was, and its owner has nothing to repair
+	if errors.Is(err, machine.ErrNoMemory) { // it is as it was, and its owner has nothing to repair
 		if moved := b.move(doze.Stayed, ""); moved != nil {
 			return moved
 		}
