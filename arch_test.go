@@ -31,6 +31,7 @@ var imports = map[string][]string{
 	"builder/serve":                                {"builder/engine", "builder/layout", "builder/recipe", "builder/unpack", "internal/buildapi"},
 	"builder/step":                                 {},
 	"builder/unpack":                               {"internal/buildapi"},
+	"builder/yardstick":                            {"builder/engine", "internal/buildapi"},
 	"client":                                       {".", "internal/httpx"},
 	"cmd/doze":                                     {".", "client"},
 	"cmd/doze-agent":                               {"internal/agent", "internal/agent/drive"},
@@ -173,7 +174,7 @@ var imports = map[string][]string{
 	"internal/trace":                               {"."},
 	"internal/trace/otlp":                          {".", "internal/trace"},
 	"internal/volume":                              {".", "internal/durable", "internal/sparse"},
-	"test/bench":                                   {".", "client", "internal/agent", "internal/doctor", "internal/egress", "internal/intercept", "internal/seal", "internal/store", "internal/testkit"},
+	"test/bench":                                   {".", "client", "internal/agent", "internal/doctor", "internal/egress", "internal/intercept", "internal/npm", "internal/seal", "internal/store", "internal/testkit"},
 	"test/soak":                                    {".", "client", "internal/swap", "internal/testkit", "internal/testkit/power"},
 }
 
