@@ -279,7 +279,7 @@ func TestCheck(t *testing.T) {
 	t.Parallel()
 	l := library(t, Options{})
 	for ref, ok := range map[string]bool{
-		"blaxel/base-image": true, "blaxel/base-image:1": false, "registry.example.com/a": true, "python:3.12": false, "blaxel/nothing": false, "blaxel/codex": false, "a b": false,
+		"blaxel/base-image": true, "blaxel/base-image:1": false, "registry.example.com/a": true, "python:3.12": false, "blaxel/nothing": false, "blaxel/codex": true, "blaxel/tailscale": false, "a b": false,
 	} {
 		err := l.Check(ref)
 		if ok != (err == nil) || err != nil && doze.Public(err).Name != "INVALID_IMAGE" {
