@@ -54,6 +54,7 @@ func (s Builds) createBuilt(ctx context.Context, want doze.Sandbox) (doze.Sandbo
 	if err != nil {
 		return doze.Sandbox{}, "", errors.Join(err, s.Store.Remove(context.WithoutCancel(life), sb.UID))
 	}
+	s.putUpstream(life, sb)
 	out, err := s.answer(life, sb.UID)
 	return out, b.UploadURL, err
 }
@@ -106,11 +107,12 @@ func (s Builds) rebuild(ctx context.Context, sb store.Sandbox, body map[string]a
 		now := time.Now()
 		want.Metadata.UpdatedAt, want.Metadata.UpdatedBy = doze.Time{Time: now}, o.By
 		want.Deadline = deadline(want, s.lastUsed(sb, s.glance(ctx, sb), now))
-		_, err := s.Store.Apply(ctx, sb.UID, store.Step{On: doze.Offered, At: now, Revision: sb.Revision, Write: &want})
+		moved, err := s.Store.Apply(ctx, sb.UID, store.Step{On: doze.Offered, At: now, Revision: sb.Revision, Write: &want})
 		if err != nil {
 			s.Builds.Undo(ctx, b)
 			return doze.Sandbox{}, "", err
 		}
+		s.putUpstream(ctx, moved)
 		s.expiry.by(want.Deadline)
 	}
 	out, err := s.answer(ctx, sb.UID)
@@ -180,6 +182,9 @@ func (s Builds) deploy(ctx context.Context, sb store.Sandbox, b *store.Build) er
 	if err != nil {
 		return err
 	}
+	up := upstreamOf(sb)
+	up.Building = true // until it has its machine
+	s.putFor(ctx, sb, up)
 	if sb, err = s.boot(ctx, sb, ""); err != nil || sb.Spec.IsEnabled() {
 		return err
 	}
@@ -197,6 +202,9 @@ func (s Builds) Failed(ctx context.Context, uid, why string) error {
 	case !awaitsImage(sb.Phase):
 		return s.Store.Notify(ctx, uid, why, time.Now())
 	}
-	_, err = s.Store.Apply(ctx, uid, store.Step{On: doze.Broke, Message: why, At: time.Now()})
+	sb, err = s.Store.Apply(ctx, uid, store.Step{On: doze.Broke, Message: why, At: time.Now()})
+	if err == nil {
+		s.putUpstream(ctx, sb)
+	}
 	return err
 }

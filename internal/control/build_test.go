@@ -134,6 +134,48 @@ func TestRebuild(t *testing.T) {
 	})
 }
 
+// TestTheEdgeFindsWhatIsBuilt: from its offer on, the edge knows why a sandbox lets nobody in.
+func TestTheEdgeFindsWhatIsBuilt(t *testing.T) {
+	t.Parallel()
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		look := func(when string, building, failed bool, why string) {
+			t.Helper()
+			up, ok := p.Dir.Find("main", "own-app", time.Now())
+			if !ok || !up.Enabled || up.Building != building || up.Failed != failed || !strings.Contains(up.Why, why) || why == "" && up.Why != "" {
+				t.Errorf("%s: %t %+v", when, ok, up)
+			}
+		}
+		p.Node.OnBuild(func(fleet.BuildOrder) error { return fleet.BuildFailed("no such file", fleet.BuildFailure{Line: 2}) })
+		address := p.Offer("POST", "/sandboxes?upload=true", builderBody)
+		look("offered", true, false, "")
+		p.Reopen()
+		look("offered, after a restart", true, false, "")
+		p.Upload(address, dockerfile)
+		look("uploaded", true, false, "")
+		planetest.After(0)
+		look("failed", false, true, "no such file (Dockerfile line 2)")
+		p.Reopen()
+		look("failed, after a restart", false, true, "no such file (Dockerfile line 2)")
+		p.Node.OnBuild(nil)
+		address = p.Offer("PUT", "/sandboxes/own-app?upload=true", builderBody)
+		look("offered again", true, false, "")
+		p.Upload(address, dockerfile)
+		planetest.After(4 * time.Second)
+		look("deployed", false, false, "")
+		planetest.Want[any](p, 200, "DELETE", "/sandboxes/own-app", "")
+		if up, ok := p.Dir.Find("main", "own-app", time.Now()); ok {
+			t.Errorf("deleted: %+v", up)
+		}
+		// Nothing is left of one that is deleted while it is built.
+		p.Offer("POST", "/sandboxes?upload=true", builderBody)
+		planetest.Want[any](p, 200, "DELETE", "/sandboxes/own-app", "")
+		if up, ok := p.Dir.Find("main", "own-app", time.Now()); ok {
+			t.Errorf("deleted while it was built: %+v", up)
+		}
+	})
+}
+
 // TestBuildOfAFreshSandboxFails: the sandbox fails, and the next upload begins anew.
 func TestBuildOfAFreshSandboxFails(t *testing.T) {
 	t.Parallel()

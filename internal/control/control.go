@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -125,6 +126,7 @@ func (s *Server) Load(ctx context.Context) error {
 				s.cut.starts = append(s.cut.starts, sb.UID)
 			}
 		case doze.Uploading, doze.Building: // it has no machine
+			s.Directory.Put(upstreamOf(sb))
 			if !s.Builds.Lives(build.SandboxTarget(sb.UID)) {
 				s.cut.unbuilt = append(s.cut.unbuilt, sb.UID)
 			}
@@ -136,6 +138,14 @@ func (s *Server) Load(ctx context.Context) error {
 		}
 		return nil
 	})
+	for i, sb := range s.cut.failed {
+		full, unread := s.Store.Sandbox(ctx, sb.UID) // with its events
+		if unread == nil {
+			s.cut.failed[i] = full
+			s.Directory.Put(upstreamOf(full))
+		}
+		err = errors.Join(err, unread)
+	}
 	err = errors.Join(err, s.Store.Touch(ctx, used))
 	// What came due while nobody ran is shown by no answer, however soon.
 	next, unknown := s.Store.NextDeadline(ctx)
@@ -236,10 +246,26 @@ func (s *Server) resume(ctx context.Context, uid string) error {
 func upstreamOf(sb store.Sandbox) fleet.Upstream {
 	return fleet.Upstream{
 		UID: sb.Machine, Workspace: sb.Metadata.Workspace, Name: sb.Metadata.Name,
-		Enabled: sb.Admits(),
-		Failed:  sb.Phase == doze.Failed,
-		Until:   lastDay(sb),
+		Enabled:  sb.Admits(),
+		Failed:   sb.Phase == doze.Failed,
+		Why:      whyFailed(sb),
+		Building: awaitsImage(sb.Phase),
+		Until:    lastDay(sb),
 	}
+}
+
+// whyFailed is what the last event about the failure of a sandbox says, or empty if it has
+// none or did not fail.
+func whyFailed(sb store.Sandbox) string {
+	if sb.Phase != doze.Failed {
+		return ""
+	}
+	for _, e := range slices.Backward(sb.Events) {
+		if e.Status == doze.Failed.Status() && e.Type != doze.EventNotice {
+			return e.Message
+		}
+	}
+	return ""
 }
 
 func (s *Server) drop(sb store.Sandbox) {

@@ -308,7 +308,12 @@ func (s *Server) disable(ctx context.Context, sb store.Sandbox, want *store.Sand
 
 // putUpstream lets the edge find sb, unless it was deleted meanwhile.
 func (s *Server) putUpstream(ctx context.Context, sb store.Sandbox) {
-	s.Directory.Put(upstreamOf(sb))
+	s.putFor(ctx, sb, upstreamOf(sb))
+}
+
+// putFor is putUpstream with what the edge is to find.
+func (s *Server) putFor(ctx context.Context, sb store.Sandbox, up fleet.Upstream) {
+	s.Directory.Put(up)
 	// A delete before Put would leave the upstream. A delete after this look removes
 	// the upstream itself.
 	if now, err := s.Store.Sandbox(ctx, sb.UID); err != nil || now.Phase.Ended() {

@@ -315,6 +315,10 @@ func barred(r fleet.Upstream) error {
 	switch {
 	case !r.Enabled:
 		return errDisabled
+	case r.Building:
+		return errBuilding
+	case r.Failed && r.Why != "":
+		return &doze.Error{Kind: doze.Conflict, Name: workloadFailed, Message: "the sandbox is failed: " + r.Why}
 	case r.Failed:
 		return errFailed
 	}

@@ -197,6 +197,8 @@ func (m medium) newWorld(backend http.Handler) *world {
 		{UID: "u-acme-two", Workspace: "acme", Name: "r-e", Enabled: true}, // and this one that of a sandbox that is gone
 		{UID: "u-acme-off", Workspace: "acme", Name: "off"},
 		{UID: "u-acme-dead", Workspace: "acme", Name: "dead", Enabled: true, Failed: true},
+		{UID: "u-acme-unbuilt", Workspace: "acme", Name: "unbuilt", Enabled: true, Failed: true, Why: "the build failed: no such file"},
+		{UID: "u-acme-built", Workspace: "acme", Name: "built", Enabled: true, Building: true},
 	} {
 		dir.Put(r)
 	}
@@ -350,6 +352,8 @@ func TestWhoMayEnterWhat(t *testing.T) {
 		"unknown":               {"sbx-nope-acme.eu-1.localhost", "/", "acme", 404, workloadNotFound, ""},
 		"not an address":        {"x", "/run/", "acme", 404, workloadNotFound, ""},
 		"failed":                {"sbx-dead-acme.eu-1.localhost", "/", "acme", 409, workloadFailed, ""},
+		"failed build":          {"sbx-unbuilt-acme.eu-1.localhost", "/", "acme", 409, workloadFailed, ""},
+		"being built":           {"sbx-built-acme.eu-1.localhost", "/", "acme", 503, workloadDisabled, ""},
 		"disabled":              {"sbx-off-acme.eu-1.localhost", "/", "acme", 404, workloadDisabled, ""},
 		"no credential":         {host, "/", "", 401, authRequired, ""},
 		"bad credential":        {host, "/", "guess", 401, authFailed, ""},
@@ -379,6 +383,21 @@ func TestWhoMayEnterWhat(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// TestUnbuilt: a sandbox without an image says when to come back, or why it has none.
+func TestUnbuilt(t *testing.T) {
+	w := newWorld(t, http.NotFoundHandler())
+	resp := w.do(t, http.MethodGet, "sbx-built-acme.eu-1.localhost", "/", "acme", nil)
+	e := platformError(t, resp)
+	if resp.StatusCode != 503 || resp.Header.Get("Retry-After") != buildingRetry || e["retryable"] != true {
+		t.Errorf("being built: %d %v %v", resp.StatusCode, resp.Header, e)
+	}
+	resp = w.do(t, http.MethodGet, "sbx-unbuilt-acme.eu-1.localhost", "/", "acme", nil)
+	e = platformError(t, resp)
+	if resp.StatusCode != 409 || e["message"] != "the sandbox is failed: the build failed: no such file" || resp.Header.Get("X-Should-Retry") != "false" {
+		t.Errorf("failed: %d %v %v", resp.StatusCode, resp.Header, e)
 	}
 }
 

@@ -116,6 +116,7 @@ var (
 	errBadToken  = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Fields: forToken, Message: "the token of this preview is wrong, expired or deleted"}
 	errDisabled  = &doze.Error{Kind: doze.NotFound, Name: workloadDisabled, Message: "the sandbox is disabled"}
 	errFailed    = &doze.Error{Kind: doze.Conflict, Name: workloadFailed, Message: "the sandbox is failed: its events say why"}
+	errBuilding  = &doze.Error{Kind: doze.Unavailable, Name: workloadDisabled, Message: "the image of the sandbox is being built: try again when its status is DEPLOYED"}
 	errKeyInPage = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Message: "API keys and access tokens are not allowed in the URL of a page, because browsers store it: POST /v0/sandboxes/<name>/tickets makes an address that opens once"}
 	errForbidden = &doze.Error{Kind: doze.Forbidden, Name: forbidden, Message: "this credential lacks the scope " + scope}
 	errRevoked   = &doze.Error{Kind: doze.Unauthenticated, Name: authFailed, Message: "the credential of this request is no longer valid"}
@@ -165,11 +166,17 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if e.Kind == doze.Unauthenticated {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
+	if errors.Is(err, errBuilding) {
+		h.Set("Retry-After", buildingRetry)
+	}
 	if !adviceOf(e).retryable {
 		h.Set("X-Should-Retry", "false") // some clients repeat any 409, or 503
 	}
 	httpx.WriteErrorAs(w, r, err, body)
 }
+
+// buildingRetry is after how many seconds a caller asks again for a sandbox that is being built.
+const buildingRetry = "5"
 
 // idempotent methods may be repeated when nobody knows how far they came.
 var idempotent = []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete, http.MethodOptions}

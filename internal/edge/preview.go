@@ -105,6 +105,7 @@ func (e *Edge) admitPreview(w http.ResponseWriter, r *http.Request, v *visit, at
 	if v.upstream, ok = e.directory.Find(p.Workspace, p.Sandbox, now); !ok {
 		return false, errNoPreview
 	}
+	v.upstream.Why = "" // the reason is for the owners of the sandbox
 	if err := barred(v.upstream); err != nil {
 		return false, err
 	}

@@ -14,6 +14,8 @@ type Upstream struct {
 	Name      string
 	Enabled   bool
 	Failed    bool      // it has no machine that could say why
+	Why       string    // why it failed, for callers with a credential; empty if only its events say
+	Building  bool      // its first image is being built, so it has no machine yet
 	Until     time.Time // from then on it leads nowhere, even if it is still here; zero is never
 }
 

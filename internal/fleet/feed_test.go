@@ -277,7 +277,7 @@ func TestTold(t *testing.T) {
 		}
 	}
 	until := time.Date(2030, 1, 2, 3, 4, 5, 6, time.UTC)
-	directory.Put(Upstream{UID: "1", Workspace: "w", Name: "a-b", Enabled: true, Failed: true, Until: until})
+	directory.Put(Upstream{UID: "1", Workspace: "w", Name: "a-b", Enabled: true, Failed: true, Why: "no file", Building: true, Until: until})
 	previews.PutDomain(Domain{Name: "example.test", Workspace: "w", Shared: []string{"v"}, Fallback: "x"})
 	previews.Put(Preview{
 		ID: "p", Label: "x", Domain: "example.test", Workspace: "w", Sandbox: "a-b", Port: 80, Public: true, Expires: until,
