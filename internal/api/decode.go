@@ -48,6 +48,9 @@ func ReadBody(r *http.Request) (map[string]any, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, doze.Errorf(doze.Invalid, "the body has something after its JSON object")
 	}
+	if twice := repeated(b); twice != "" {
+		return nil, doze.Errorf(doze.Invalid, "the body has the member %.200s twice: send it once", twice)
+	}
 	switch t := tree.(type) {
 	case nil:
 		return map[string]any{}, nil
@@ -55,6 +58,50 @@ func ReadBody(r *http.Request) (map[string]any, error) {
 		return t, nil
 	}
 	return nil, doze.Errorf(doze.Invalid, "the body must be a JSON object")
+}
+
+// repeated returns the path of a member that an object of valid JSON has twice, or empty.
+// Decoders take the last one, and a program before us may have checked the first.
+func repeated(b []byte) string {
+	type level struct {
+		names map[string]bool // nil in an array
+		name  string          // of the member that is read
+		value bool            // the next token is a value
+	}
+	var open []level
+	d := json.NewDecoder(bytes.NewReader(b))
+	for {
+		token, err := d.Token()
+		if err != nil {
+			return ""
+		}
+		delim, _ := token.(json.Delim)
+		if n := len(open); n > 0 && open[n-1].names != nil && delim != '}' {
+			at := &open[n-1]
+			if name, ok := token.(string); ok && !at.value {
+				at.name = name
+				if at.names[name] {
+					var path []string
+					for _, l := range open {
+						if l.names != nil {
+							path = append(path, l.name)
+						}
+					}
+					return strings.Join(path, ".")
+				}
+				at.names[name] = true
+			}
+			at.value = !at.value
+		}
+		switch delim {
+		case '{':
+			open = append(open, level{names: map[string]bool{}})
+		case '[':
+			open = append(open, level{})
+		case '}', ']':
+			open = open[:len(open)-1]
+		}
+	}
 }
 
 var errBodyMax = doze.Errorf(doze.TooLarge, "the body is larger than %d bytes", bodyMax)

@@ -184,7 +184,7 @@ func (s Builds) deploy(ctx context.Context, sb store.Sandbox, b *store.Build) er
 	}
 	up := upstreamOf(sb)
 	up.Building = true // until it has its machine
-	s.putFor(ctx, sb, up)
+	putFor(ctx, s.Server, sb, up)
 	if sb, err = s.boot(ctx, sb, ""); err != nil || sb.Spec.IsEnabled() {
 		return err
 	}

@@ -308,11 +308,11 @@ func (s *Server) disable(ctx context.Context, sb store.Sandbox, want *store.Sand
 
 // putUpstream lets the edge find sb, unless it was deleted meanwhile.
 func (s *Server) putUpstream(ctx context.Context, sb store.Sandbox) {
-	s.putFor(ctx, sb, upstreamOf(sb))
+	putFor(ctx, s, sb, upstreamOf(sb))
 }
 
 // putFor is putUpstream with what the edge is to find.
-func (s *Server) putFor(ctx context.Context, sb store.Sandbox, up fleet.Upstream) {
+func putFor(ctx context.Context, s *Server, sb store.Sandbox, up fleet.Upstream) {
 	s.Directory.Put(up)
 	// A delete before Put would leave the upstream. A delete after this look removes
 	// the upstream itself.

@@ -391,12 +391,12 @@ func TestUnbuilt(t *testing.T) {
 	w := newWorld(t, http.NotFoundHandler())
 	resp := w.do(t, http.MethodGet, "sbx-built-acme.eu-1.localhost", "/", "acme", nil)
 	e := platformError(t, resp)
-	if resp.StatusCode != 503 || resp.Header.Get("Retry-After") != buildingRetry || e["retryable"] != true {
+	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") != buildingRetry || e["retryable"] != true {
 		t.Errorf("being built: %d %v %v", resp.StatusCode, resp.Header, e)
 	}
 	resp = w.do(t, http.MethodGet, "sbx-unbuilt-acme.eu-1.localhost", "/", "acme", nil)
 	e = platformError(t, resp)
-	if resp.StatusCode != 409 || e["message"] != "the sandbox is failed: the build failed: no such file" || resp.Header.Get("X-Should-Retry") != "false" {
+	if resp.StatusCode != http.StatusConflict || e["message"] != "the sandbox is failed: the build failed: no such file" || resp.Header.Get("X-Should-Retry") != "false" {
 		t.Errorf("failed: %d %v %v", resp.StatusCode, resp.Header, e)
 	}
 }
