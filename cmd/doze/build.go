@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -363,13 +364,33 @@ func openBuildFiles(dir, file string) (*buildFiles, error) {
 		return nil, err
 	}
 	f := &buildFiles{dir: dir, root: root, dockerfile: filepath.ToSlash(name)}
-	if _, err := root.Stat(name); err != nil {
-		return nil, errors.Join(usagef("%s has no %s: write one, or name it with --file", dir, name), root.Close())
+	if err := checkDockerfile(root, dir, name); err != nil {
+		return nil, errors.Join(err, root.Close())
 	}
 	if f.ignore, err = readIgnore(root, name); err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
 	return f, nil
+}
+
+// checkDockerfile fails if a directory has no Dockerfile of a name that can be built.
+func checkDockerfile(root *os.Root, dir, name string) error {
+	link, err := root.Lstat(name)
+	if err != nil {
+		return usagef("%s has no %s: write one, or name it with --file", dir, name)
+	}
+	info, err := root.Stat(name)
+	switch {
+	case err != nil && link.Mode()&fs.ModeSymlink != 0:
+		return usagef("%s in %s is a link to no file in that directory: put the file itself there", name, dir)
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return usagef("%s in %s is no file: name the Dockerfile with --file", name, dir)
+	case info.Size() == 0:
+		return usagef("%s in %s is empty: begin with a line such as FROM doze/slim", name, dir)
+	}
+	return nil
 }
 
 // pathIn is the path of a file in a directory.

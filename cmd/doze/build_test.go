@@ -374,3 +374,29 @@ func TestLiveView(t *testing.T) {
 		t.Errorf("%q", left)
 	}
 }
+
+// TestDockerfileIsChecked: what cannot be built is refused before it is uploaded.
+func TestDockerfileIsChecked(t *testing.T) {
+	for says, prepare := range map[string]func(path string) error{
+		"has no Dockerfile":                      func(string) error { return nil },
+		"is a link to no file in that directory": func(path string) error { return os.Symlink("/etc/passwd", path) },
+		"is a link to no file":                   func(path string) error { return os.Symlink("none", path) },
+		"is no file":                             func(path string) error { return os.Mkdir(path, 0o700) },
+		"is empty":                               func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"":                                       func(path string) error { return os.WriteFile(path, []byte("FROM scratch\n"), 0o600) },
+	} {
+		dir := t.TempDir()
+		if err := prepare(filepath.Join(dir, "Dockerfile")); err != nil {
+			t.Fatal(err)
+		}
+		f, err := openBuildFiles(dir, "")
+		if says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
+			t.Errorf("%q: %v", says, err)
+		}
+		if err == nil {
+			if err := f.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
