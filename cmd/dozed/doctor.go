@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/doctor"
@@ -12,20 +11,20 @@ import (
 	"github.com/dozehq/doze/internal/settings"
 )
 
-// beside returns the path of another binary of ours: next to this one.
-func beside(name string) string {
+// companion returns the path of another program of ours.
+func companion(name string) string {
 	self, err := os.Executable()
 	if err != nil {
 		return name
 	}
-	return filepath.Join(filepath.Dir(self), name)
+	return host.Companion(self, name)
 }
 
 // examined is what doctor looks at.
 func examined(ctx context.Context, s settings.Settings) doctor.Host {
 	pool, _ := doze.ParseAddressPool(s.EgressPool) // what is wrong with it, config check says
 	return doctor.Host{
-		Data: s.Data, Binaries: []string{beside(host.Launcher(s.Driver)), beside("doze-agent")},
+		Data: s.Data, Binaries: []string{companion(host.Launcher(s.Driver)), companion("doze-agent")},
 		Pool: pool, Link: s.EgressLink, Swap: s.Memory().ExpectedSwap(ctx, s.Data, s.Disk()),
 	}
 }

@@ -18,7 +18,7 @@ import (
 // openNode opens the node of this host, and adopts its sandboxes.
 func openNode(ctx context.Context, s settings.Settings, m meters, up host.Upstream) (*host.Host, error) {
 	o := s.Host()
-	o.Launcher, o.Agent, o.Builds.Program = beside(host.Launcher(s.Driver)), beside("doze-agent"), beside(host.BuilderProgram)
+	o.Launcher, o.Agent, o.Builds.Program = companion(host.Launcher(s.Driver)), companion("doze-agent"), companion(host.BuilderProgram)
 	o.Upstream, o.Metrics, o.Output = up, m.metrics, os.Stderr
 	o.Traced = func(r trace.Record) {
 		m.metrics.Traced(r)

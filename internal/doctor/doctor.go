@@ -349,10 +349,10 @@ func binaries(h Host) (Verdict, string, string) {
 	all := strings.Join(names, " and ")
 	for _, b := range h.Binaries {
 		if info, err := os.Stat(b); err != nil || info.Mode()&0o111 == 0 {
-			return Missing, b + " not found", "put " + all + " beside dozed (make build does)"
+			return Missing, b + " not found", "put " + all + " beside dozed (make build does), or in ../lib/doze (packages do)"
 		}
 	}
-	return Fine, all + " are beside dozed", ""
+	return Fine, "found " + strings.Join(h.Binaries, " and "), ""
 }
 
 func memory(Host) (Verdict, string, string) {

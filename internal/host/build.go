@@ -23,7 +23,7 @@ import (
 	"github.com/dozehq/doze/internal/node"
 )
 
-// BuilderProgram is the file name of the program that builds images, beside dozed.
+// BuilderProgram is the file name of the program that builds images: see [Companion].
 const BuilderProgram = "doze-builder"
 
 // Builds says how images are built.
@@ -141,7 +141,7 @@ func (h *Host) builderFile(ctx context.Context) (string, error) {
 func (h *Host) builderProgram() (fs.FileInfo, error) {
 	info, err := os.Stat(h.o.Builds.Program)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, doze.Wrap(err, doze.Unsupported, "this node cannot build images: its operator has to install %s beside dozed", BuilderProgram)
+		return nil, doze.Wrap(err, doze.Unsupported, "this node cannot build images: its operator has to install %s beside dozed, or in ../lib/doze", BuilderProgram)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look at the program of builders: %w", err)

@@ -52,7 +52,7 @@ func Drivers() []string { return slices.Sorted(maps.Keys(drivers)) }
 func Traits(driver string) machine.Traits { return drivers[driver].traits }
 
 // Launcher is the file name of the program that starts the machines of a driver. An
-// installation has it beside dozed. It is empty for an unknown driver.
+// installation has it where [Companion] looks. It is empty for an unknown driver.
 func Launcher(driver string) string { return drivers[driver].launcher }
 
 // Processes are patterns for the programs of all drivers: an earlier dozed may have
