@@ -23,7 +23,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build test test-long test-short test-roles images-test check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-build bench-agent bench-roles performance faults attack soak clean help
+.PHONY: run build test test-long test-short test-roles images-test check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-build bench-agent bench-roles performance faults attack soak release release-test clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -101,6 +101,18 @@ bin/gotestsum: tools/go.mod tools/go.sum
 	@mkdir -p bin
 	cd tools && $(GO) build -o ../bin/gotestsum gotest.tools/gotestsum
 
+# A release has the version of its tag. Without one, it has the time of its commit, so that a
+# package of a later commit replaces that of an earlier one.
+RELEASE ?= $(or $(patsubst v%,%,$(shell git describe --tags --exact-match --match 'v*' 2>/dev/null)),0~$(shell TZ=UTC git log -1 --date=format-local:%Y%m%d%H%M%S --format=%cd.%h 2>/dev/null))
+DIST ?= dist
+packages = $(foreach d,$(DEPS),$(lastword $(subst :, ,$(d))))
+release: ## packages of the binaries in DIST (dist/): .deb, archive, bills of materials, checksums, install.sh
+	$(MAKE) --no-print-directory build BIN=$(DIST)/bin VERSION=$(RELEASE)
+	SOURCE_DATE_EPOCH=$(shell git log -1 --format=%ct) packaging/release.sh '$(RELEASE)' '$(DIST)/bin' '$(DIST)/$(RELEASE)' '$(packages)'
+	@echo "$(DIST)/$(RELEASE)"
+release-test: deps ## two equal builds; install, upgrade with a running sandbox, remove and purge a package in a fresh Debian; takes about 10 minutes
+	$(SUDO) env PATH="$$PATH" $(GO) test ./test/release -make -v -timeout 40m
+
 FUZZTIME ?= 5s
 fuzz: ## every fuzz target for FUZZTIME (5s)
 	@set -e; grep -rlE '^func Fuzz' --include='*_test.go' . | while read -r f; do \
@@ -163,4 +175,4 @@ performance: deps build ## measure the benchmarks in PAGE (all), and write docs/
 	[ -z "$$failed" ] || { echo "these failed, as docs/performance.md says:$$failed"; exit 1; }
 
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin dist

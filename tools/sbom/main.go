@@ -24,7 +24,7 @@ import (
 func main() {
 	if err := run(os.Stdout, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "sbom:", err)
-		os.Exit(1)
+		os.Exit(1) //nolint:forbidigo // only main exits, and this is main
 	}
 }
 
