@@ -24,9 +24,18 @@ type PortConn interface {
 // the sandbox. The error is [doze.Unavailable] if nothing listens there. The caller
 // closes the connection, which outlives ctx.
 func (b *Agent) DialPort(ctx context.Context, port int) (PortConn, error) {
+	return b.upgrade(ctx, "/tcp/"+strconv.Itoa(port), "tcp")
+}
+
+// SSH connects to the SSH server of the sandbox, which asks for no credential. It wakes
+// the sandbox. The caller closes the connection, which outlives ctx.
+func (b *Agent) SSH(ctx context.Context) (PortConn, error) { return b.upgrade(ctx, "/ssh", "ssh") }
+
+// upgrade sends a request that becomes a connection of another protocol.
+func (b *Agent) upgrade(ctx context.Context, path, protocol string) (PortConn, error) {
 	resp, err := b.c.upgrading().send(ctx, call{
-		method: http.MethodGet, url: b.base + "/tcp/" + strconv.Itoa(port),
-		header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"tcp"}},
+		method: http.MethodGet, url: b.base + path,
+		header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {protocol}},
 	})
 	if err != nil {
 		return nil, err
@@ -34,7 +43,7 @@ func (b *Agent) DialPort(ctx context.Context, port int) (PortConn, error) {
 	conn, ok := resp.Body.(PortConn)
 	if !ok || resp.StatusCode != http.StatusSwitchingProtocols {
 		_ = resp.Body.Close()
-		return nil, doze.Errorf(doze.Unsupported, "the server did not make a connection to the port: it is older than this client, or a proxy before it lets no Upgrade header through")
+		return nil, doze.Errorf(doze.Unsupported, "the server made no connection of the request: it is older than this client, or a proxy before it lets no Upgrade header through")
 	}
 	return conn, nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dozehq/doze/internal/agent"
 	"github.com/dozehq/doze/internal/agent/drive"
+	"github.com/dozehq/doze/internal/agent/sshd"
 )
 
 // version is set by the linker: -ldflags "-X main.version=…".
@@ -34,12 +35,15 @@ func run(args []string) error {
 	mount := flags.String("mount", "", "mount the drive that was prepared with this `id` on the path that is the argument, and exit")
 	unmount := flags.Bool("unmount", false, "unmount the drive on the path that is the argument, and exit")
 	stale := flags.Bool("stale", false, "with -unmount: nobody serves it any more")
+	ssh := flags.Bool(sshd.Flag, false, "serve SSH to the client at the standard input")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil
 	} else if err != nil {
 		return err
 	}
 	switch {
+	case *ssh:
+		return sshd.Main(os.Environ())
 	case *name != "":
 		return syscall.Sethostname([]byte(*name))
 	case *mount != "":

@@ -31,7 +31,7 @@ func (a *app) sandbox() *cobra.Command {
 // forSandboxes are the commands that are there below doze sandbox, and without that word.
 func (a *app) forSandboxes() []*cobra.Command {
 	return []*cobra.Command{
-		a.create(), a.list(), a.get(), a.update(), a.sleep(), a.wake(), a.remove(), a.exec(), a.shell(), a.cp(), a.port(), a.processes(), a.kill(), a.logs(), a.events(),
+		a.create(), a.list(), a.get(), a.update(), a.sleep(), a.wake(), a.remove(), a.exec(), a.shell(), a.ssh(), a.cp(), a.port(), a.processes(), a.kill(), a.logs(), a.events(),
 		a.stats(), a.top(),
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/dozehq/doze/internal/agent/port"
 	"github.com/dozehq/doze/internal/agent/process"
 	"github.com/dozehq/doze/internal/agent/serve"
+	"github.com/dozehq/doze/internal/agent/sshd"
 	"github.com/dozehq/doze/internal/agent/system"
 	"github.com/dozehq/doze/internal/agent/terminal"
 	"github.com/dozehq/doze/internal/agent/tool"
@@ -81,6 +82,7 @@ type Agent struct {
 	archives  *export.Exporter
 	tools     *tool.Set
 	mounts    *drive.Calls
+	ssh       *sshd.Server
 	server    *serve.Server
 	outside   bool // it answers nobody from inside
 }
@@ -112,7 +114,8 @@ func New(cfg Config) *Agent {
 	a.calls = process.NewCalls(a.processes)
 	a.entry = entrypoint.New(a.processes, start)
 	a.monitors = port.New(a.processes)
-	a.archives = export.New(version, cfg.Root, a.processes, a.terminals, a.vars)
+	a.ssh = sshd.New(start)
+	a.archives = export.New(version, cfg.Root, a.processes, func() { a.terminals.EndAll(); a.ssh.EndAll() }, a.vars)
 	a.tools = tool.New(at, a.files, a.processes, a.vars)
 	a.mounts = drive.NewCalls(&a.drives, who)
 	a.server = serve.New(a.routes(), a.vars, a.archives.Frozen, memory.Total())
@@ -156,6 +159,7 @@ func (a *Agent) Run(ctx context.Context, ln net.Listener) error {
 	defer cancel()
 	a.entry.Close()
 	a.terminals.Close()
+	a.ssh.Close()
 	a.processes.Close(grace) // ends their streams, too
 	hangUp()                 // for those that would go on for ever
 	if srv.Shutdown(grace) != nil {

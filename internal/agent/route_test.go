@@ -60,6 +60,7 @@ POST /doze/stop
 POST /doze/drives
 GET|DELETE /doze/drives/{id}
 GET /doze/loopback/{id}
+GET /ssh
 `
 
 func TestTableIsComplete(t *testing.T) {

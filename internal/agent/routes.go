@@ -79,6 +79,8 @@ func (a *Agent) routes() route.Table {
 		row("PUT", "/codegen/fastapply/{path...}", route.Answer(tool.RefuseCodegen)),
 		row("GET", "/codegen/reranking/{path...}", route.Answer(tool.RefuseCodegen)),
 
+		row("GET", "/ssh", route.Raw[route.Bytes, route.Bytes](a.ssh.Open)),
+
 		row("POST", "/mcp", route.Raw[route.Bytes, route.Bytes](a.tools.Serve)),
 		row("GET", "/mcp", route.Raw[route.Bytes, route.Bytes](a.tools.Refuse)),
 

@@ -92,6 +92,7 @@ func edges() []agent.Route {
 		{Method: "GET", Pattern: "/drives/mount", Out: reflect.TypeFor[mounts]()},
 		{Method: "POST", Pattern: "/drives/mount", In: reflect.TypeFor[doze.DriveMount](), Out: reflect.TypeFor[mounted]()},
 		{Method: "DELETE", Pattern: "/drives/mount/{mountPath...}", Out: reflect.TypeFor[unmounted]()},
+		{Method: "GET", Pattern: "/tcp/{port}"},
 	}
 	for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
 		all = append(all, agent.Route{Method: method, Pattern: "/port/{port}/{path...}"})

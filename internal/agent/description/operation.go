@@ -307,6 +307,16 @@ var operations = map[string]operation{
 	"PUT /port/{port}/{path...}":    throughPort("portPut", "PUT"),
 	"PATCH /port/{port}/{path...}":  throughPort("portPatch", "PATCH"),
 	"DELETE /port/{port}/{path...}": throughPort("portDelete", "DELETE"),
+	"GET /tcp/{port}": {
+		id: "connectPort", tag: networkTag, summary: "Connect to a port of the sandbox", about: "For protocols other than HTTP. The request needs the headers Connection: Upgrade and Upgrade: tcp, over HTTP/1.1. After the answer, each byte is one of the connection.",
+		no: true, fails: []int{400, 404, 503},
+		out: map[int]openapi.Response{101: {Description: "the connection is one to the port now"}},
+	},
+	"GET /ssh": {
+		id: "openSSH", tag: terminalsTag, summary: "Connect to the SSH server of the sandbox", about: "The request needs the headers Connection: Upgrade and Upgrade: ssh, over HTTP/1.1. After the answer, each byte is one of the connection. The server asks for no credential. doze ssh is a client.",
+		no: true, fails: []int{400, 409, 429},
+		out: map[int]openapi.Response{101: {Description: "the connection speaks SSH now"}},
+	},
 
 	"GET /terminal": {
 		id: "terminalPage", tag: terminalsTag, summary: "A page with a terminal", about: "A browser opens it with a ticket, see POST /sandboxes/{name}/tickets of the control API.",

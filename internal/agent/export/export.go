@@ -19,14 +19,13 @@ import (
 	"github.com/dozehq/doze/internal/agent/environ"
 	"github.com/dozehq/doze/internal/agent/mistake"
 	"github.com/dozehq/doze/internal/agent/process"
-	"github.com/dozehq/doze/internal/agent/terminal"
 	"github.com/dozehq/doze/internal/agentapi"
 	"github.com/dozehq/doze/internal/httpx"
 )
 
 const (
 	// stopTimeout is how long a process may take to end before an archive is
-	// made, unless the caller asks for another time, of at most stopTimeoutMax.
+	// made. A caller may ask for another time, of at most stopTimeoutMax.
 	stopTimeout    = 10 * time.Second
 	stopTimeoutMax = 10 * time.Minute
 	excludesMax    = 1000
@@ -78,7 +77,7 @@ type Exporter struct {
 	version   string // of the agent
 	root      string // where files are unpacked; empty means nowhere
 	processes *process.Table
-	terminals *terminal.Terminals
+	sessions  func() // ends what people have open
 	vars      *environ.Variables
 	client    *http.Client
 	tasks     sync.WaitGroup
@@ -91,13 +90,14 @@ type Exporter struct {
 }
 
 // New returns the archives of a sandbox whose agent has a version. It
-// unpacks files below root, unless that is empty.
-func New(version, root string, processes *process.Table, terminals *terminal.Terminals, vars *environ.Variables) *Exporter {
+// unpacks files below root, unless that is empty. EndSessions ends the shells that
+// people have open.
+func New(version, root string, processes *process.Table, endSessions func(), vars *environ.Variables) *Exporter {
 	return &Exporter{
 		version:   version,
 		root:      root,
 		processes: processes,
-		terminals: terminals,
+		sessions:  endSessions,
 		vars:      vars,
 		status:    Status{State: "active"},
 		client: &http.Client{
@@ -269,7 +269,7 @@ func (x *Exporter) quiet(ctx context.Context, seconds *int) (ran []command.Spec,
 	}
 	grace, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	ended = x.processes.Dismiss(grace, x.terminals.EndAll)
+	ended = x.processes.Dismiss(grace, x.sessions)
 	x.processes.Await(grace)
 	if !x.processes.KillOrphans(ctx) {
 		return ran, ended, doze.Errorf(doze.Timeout, "something in the sandbox does not end: try again")
@@ -290,9 +290,8 @@ func (x *Exporter) remember(now []command.Spec) []command.Spec {
 }
 
 // Quiesce is called by the host before it takes the files of the sandbox. To
-// ask twice is as good as once. What the processes have of the variables of the
-// sandbox, some of which are secrets, they get from those when they are started
-// again: it is not said.
+// ask twice is as good as once. The answer has no variables of the sandbox, since some
+// are secrets. A process gets them again when it is started again.
 func (x *Exporter) Quiesce(w http.ResponseWriter, r *http.Request, _ string) error {
 	in, err := body.Decode[agentapi.Quiet](w, r)
 	if err != nil {

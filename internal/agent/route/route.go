@@ -160,7 +160,7 @@ func tail(decoded, escaped, prefix string) string {
 
 // Changes reports whether a call may change files or start something.
 func (rt *Route) Changes() bool {
-	return rt.Method != http.MethodGet && !thaws[rt.Pattern] || rt.Pattern == "/terminal/ws"
+	return rt.Method != http.MethodGet && !thaws[rt.Pattern] || rt.Pattern == "/terminal/ws" || rt.Pattern == "/ssh"
 }
 
 // Success is the answer to most calls that change something.
