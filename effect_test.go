@@ -79,6 +79,8 @@ var effects = map[string]string{
 	"internal/schedule/TestSchedulesOfOneTime": "ScheduleInputRequest.keepAlive ScheduleInputRequest.timeout",
 	"internal/schedule/TestScheduleLists":      "?sandbox ?schedule ?since ?until ?type",
 
+	"internal/history/TestHistoryIsRead": "?series ?from ?to ?step",
+
 	// Accounts, workspaces, login.
 	"internal/tenancy/TestAPIKeysLiveAndDie":               "KeyRequest.expires_in",
 	"internal/tenancy/TestKeysGiveNoMoreThanTheirMakerHas": "KeyRequest.scopes",

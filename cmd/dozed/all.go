@@ -50,6 +50,7 @@ type platform struct {
 	host     *host.Host
 	edge     *edge.Edge
 	front    *front.Front
+	metrics  metric.Page
 	key      string // the first key, if this start made it
 }
 
@@ -109,15 +110,13 @@ func newEdge(p *platform, a edge.Addresses) *edge.Edge {
 
 // frontOptions put the roles behind the listeners.
 func frontOptions(p *platform, in *front.Listeners) front.Options {
+	p.metrics = metric.Page{
+		Metrics: p.meters.metrics, Authenticate: p.plane.Credentials.Authenticate, Operator: p.settings.Workspace,
+		Now: func(ctx context.Context) metric.Now { return now(ctx, p) },
+	}
 	o := p.settings.Front()
 	o.Listeners, o.Previews = in, p.edge.Previews()
-	o.Handler = front.Mux{
-		Edge: p.edge, API: p.plane.Handler(), Version: version,
-		Metrics: metric.Page{
-			Metrics: p.meters.metrics, Authenticate: p.plane.Credentials.Authenticate, Operator: p.settings.Workspace,
-			Now: func(ctx context.Context) metric.Now { return now(ctx, p) },
-		},
-	}
+	o.Handler = front.Mux{Edge: p.edge, API: p.plane.Handler(), Version: version, Metrics: p.metrics}
 	if o.Authority != nil {
 		o.Authority.Files, o.Authority.Ours = p.plane.Store, p.edge.Host
 	}
@@ -142,7 +141,7 @@ func serve(ctx context.Context, p *platform, signals <-chan os.Signal) error {
 		{Name: "control", Run: p.plane.Run},
 		{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.plane.ClockStepped) }},
 	}
-	services = append(services, p.host.Services()...)
+	services = append(append(services, p.host.Services()...), daemon.Service{Name: "history", Run: func(ctx context.Context) error { return p.plane.History.Run(ctx, p.metrics.Families) }})
 	services = append(services, p.front.Servers()...)
 	services = append(services, daemon.Service{Name: "edge", Run: p.edge.Run}) // ends open requests, before the servers wait for them
 	services = append(services, p.front.Listeners(ctx, signals, end)...)

@@ -49,6 +49,7 @@ func serveControl(ctx context.Context, args []string) (err error) {
 	return daemon.Run(ctx,
 		daemon.Service{Name: "control", Run: p.Run},
 		daemon.Service{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.ClockStepped) }},
+		daemon.Service{Name: "history", Run: func(ctx context.Context) error { return p.History.Run(ctx, remote.Recorded(page.Families)) }},
 		serveFleet(r.identity, l, remote.Handler(page), remote.End),
 	)
 }

@@ -36,9 +36,12 @@ const (
 	fleetDir     = "fleet"   // certificates of the roles
 )
 
+// HistoryDir, in the data directory, has what the platform did and took.
+const HistoryDir = "history"
+
 // ours is everything that dozed makes in a data directory.
 var ours = []string{
-	keyFile, "agents", "builders", "builds", databaseFile, databaseFile + "-shm", databaseFile + "-wal", host.EgressFile, "engines", "images", file, lockFile, host.LogsDir, "net", recordsFile, "sandboxes", sealFile, "snapshots", "ahead",
+	keyFile, "agents", "builders", "builds", databaseFile, databaseFile + "-shm", databaseFile + "-wal", host.EgressFile, "engines", "images", file, lockFile, host.LogsDir, HistoryDir, "net", recordsFile, "sandboxes", sealFile, "snapshots", "ahead",
 	"swap", "swap.zram", "volumes", nodeFile, fleetDir, lockFile + ".control", lockFile + ".node", lockFile + ".edge",
 }
 

@@ -5,6 +5,7 @@ package metric
 
 import (
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,6 +27,23 @@ var asleep = []machine.Tier{machine.Paused, machine.Saved, machine.Swapped, mach
 var tiers = []string{
 	machine.Awake.String(), machine.Paused.String(), machine.Saved.String(), machine.Swapped.String(), prepared, machine.OnDisk.String(),
 }
+
+// Tiers are where the memory of sandboxes is, as the label tier says it.
+func Tiers() []string { return slices.Clone(tiers) }
+
+// SleepTiers are those that a wake begins in.
+func SleepTiers() (names []string) {
+	for _, t := range asleep {
+		names = append(names, t.String())
+	}
+	return names
+}
+
+// LatencyBuckets are the upper bounds of doze_wake_seconds and doze_create_seconds.
+func LatencyBuckets() []float64 { return slices.Clone(wakeBuckets) }
+
+// Verdicts are what the egress rules say, as the label verdict has it.
+func Verdicts() []string { return []string{verdicts[true], verdicts[false]} }
 
 // wakeBuckets are seconds: what we aim for is 25 ms, and a large sandbox on a
 // slow disk takes some seconds.

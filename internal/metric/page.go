@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/dozehq/doze"
@@ -41,7 +42,11 @@ func (p Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.Metrics.Serve(w, r, p.Now(r.Context()))
 		return
 	}
-	text, err := p.sum(r.Context())
+	families, err := p.Families(r.Context())
+	var text []byte
+	if err == nil {
+		text, err = write(sorted(families))
+	}
 	if err != nil {
 		httpx.WriteError(w, r, err)
 		return
@@ -50,15 +55,24 @@ func (p Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text) // its reader is gone, then
 }
 
-// sum is everything that this process and the others count.
-func (p Page) sum(ctx context.Context) ([]byte, error) {
-	own, err := p.Metrics.Text(p.Now(ctx))
+// Families are everything that this process and the others count, by names.
+func (p Page) Families(ctx context.Context) (map[string]*dto.MetricFamily, error) {
+	own, err := p.Metrics.gatherer(p.Now(ctx)).Gather()
 	if err != nil {
 		return nil, err
+	}
+	all := map[string]*dto.MetricFamily{}
+	if err := merge(all, own); err != nil || p.Others == nil {
+		return all, err
 	}
 	others, err := p.Others(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return Sum(append(others, own)...)
+	for _, text := range others {
+		if err := mergeText(all, text); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }

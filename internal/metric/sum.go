@@ -37,26 +37,40 @@ func write(families []*dto.MetricFamily) ([]byte, error) {
 func Sum(texts ...[]byte) ([]byte, error) {
 	all := map[string]*dto.MetricFamily{}
 	for _, text := range texts {
-		parser := expfmt.NewTextParser(model.LegacyValidation)
-		families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
-		if err != nil {
-			return nil, fmt.Errorf("the metrics of another process cannot be read: %w", err)
-		}
-		for name, f := range families {
-			if all[name] == nil {
-				all[name] = f
-				continue
-			}
-			if err := add(all[name], f); err != nil {
-				return nil, err
-			}
+		if err := mergeText(all, text); err != nil {
+			return nil, err
 		}
 	}
-	var sorted []*dto.MetricFamily
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		sorted = append(sorted, all[name])
+	return write(sorted(all))
+}
+
+func sorted(families map[string]*dto.MetricFamily) (all []*dto.MetricFamily) {
+	for _, name := range slices.Sorted(maps.Keys(families)) {
+		all = append(all, families[name])
 	}
-	return write(sorted)
+	return all
+}
+
+// mergeText adds the metrics of another process.
+func mergeText(all map[string]*dto.MetricFamily, text []byte) error {
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		return fmt.Errorf("the metrics of another process cannot be read: %w", err)
+	}
+	return merge(all, slices.Collect(maps.Values(families)))
+}
+
+// merge adds families to those that are there, by their names.
+func merge(all map[string]*dto.MetricFamily, families []*dto.MetricFamily) error {
+	for _, f := range families {
+		if all[f.GetName()] == nil {
+			all[f.GetName()] = f
+		} else if err := add(all[f.GetName()], f); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // add adds one family to another one of the same name.

@@ -17,6 +17,7 @@ import (
 	"github.com/dozehq/doze/internal/drive"
 	"github.com/dozehq/doze/internal/edge"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/history"
 	"github.com/dozehq/doze/internal/instance"
 	"github.com/dozehq/doze/internal/quota"
 	"github.com/dozehq/doze/internal/seal"
@@ -31,6 +32,7 @@ type Plane struct {
 	Directory   *fleet.Directory
 	Previews    *fleet.Previews
 	Credentials *access.Credentials
+	History     *history.History
 	*Rooms      // nil before Begin
 
 	settings settings.Settings
@@ -64,6 +66,9 @@ func Open(ctx context.Context, s settings.Settings, quotas *quota.Book) (_ *Plan
 	if p.Credentials, err = tenancy.LoadCredentials(ctx, p.Store, s.APIURL()); err != nil {
 		return nil, errors.Join(fmt.Errorf("load the credentials: %w", err), p.Close())
 	}
+	if p.History, err = history.Open(filepath.Join(s.Data, instance.HistoryDir)); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the history: %w", err), p.Close())
+	}
 	return p, nil
 }
 
@@ -79,7 +84,8 @@ func (p *Plane) Begin(ctx context.Context, n Node, a edge.Addresses, recheck fun
 	c := Parts{
 		Store: p.Store, Node: n.Node, Gate: n.Gate, Info: n.Info, Enforce: n.Enforce,
 		Directory: p.Directory, Previews: p.Previews, Credentials: p.Credentials,
-		Audit: audit.New(p.Store, s.AuditRetention.Duration), Quotas: p.quotas, Operator: s.Workspace,
+		History: p.History,
+		Audit:   audit.New(p.Store, s.AuditRetention.Duration), Quotas: p.quotas, Operator: s.Workspace,
 		Regions: s.Regions, Base: s.APIURL(), URL: a.URL, PreviewURL: a.PreviewURL, DomainTarget: a.Target(), Resolver: s.DNS(),
 		Hub: hub(), Recheck: recheck, Pool: pool, Spool: filepath.Join(s.Data, "builds"), Parallel: s.Builds,
 	}
@@ -111,8 +117,14 @@ func (p *Plane) BeginHere(ctx context.Context, n Node, a edge.Addresses, recheck
 	return key, nil
 }
 
-// Close closes the records.
-func (p *Plane) Close() error { return p.Store.Close() }
+// Close closes the records and the history.
+func (p *Plane) Close() error {
+	err := p.Store.Close()
+	if p.History != nil {
+		err = errors.Join(err, p.History.Close())
+	}
+	return err
+}
 
 // hub is the list of images that the platform makes itself.
 func hub() (list []control.HubImage) {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"net/http"
 
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
 	"github.com/dozehq/doze/internal/control"
 	"github.com/dozehq/doze/internal/drive"
@@ -11,6 +14,7 @@ import (
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/fleet/desk"
 	"github.com/dozehq/doze/internal/fleet/mtls"
+	"github.com/dozehq/doze/internal/history"
 )
 
 // Remote is a control role whose node and edges are processes of their own.
@@ -49,6 +53,17 @@ func (p *Plane) BeginRemote(ctx context.Context, nodes http.RoundTripper, a edge
 func (r *Remote) joined(n fleet.NodeInfo) {
 	r.node.Reach(n.URL)
 	r.feed.Tell(fleet.TopicNodes, n.ID, n.URL)
+}
+
+// Recorded are the metrics of the platform for its history. It is an error while no node
+// has joined: numbers without it would be those of no platform.
+func (r *Remote) Recorded(all history.Source) history.Source {
+	return func(ctx context.Context) (map[string]*dto.MetricFamily, error) {
+		if r.roster.Present() == "" {
+			return nil, doze.Errorf(doze.Unavailable, "no node has joined")
+		}
+		return all(ctx)
+	}
 }
 
 // NodeMetrics returns what the node counts, or nothing while there is none.

@@ -14,6 +14,7 @@ import (
 	"github.com/dozehq/doze/internal/build"
 	"github.com/dozehq/doze/internal/control"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/history"
 	"github.com/dozehq/doze/internal/image"
 	"github.com/dozehq/doze/internal/network"
 	"github.com/dozehq/doze/internal/oauth"
@@ -27,7 +28,7 @@ import (
 )
 
 // Parts are what the rooms of control are made with. Every field but Hub, Bucket, Pool,
-// Enforce, Info and Parallel is required.
+// Enforce, Info, Parallel and History is required.
 type Parts struct {
 	Store        *store.Store
 	Node         fleet.Node
@@ -51,6 +52,7 @@ type Parts struct {
 	Enforce      func()           // has egress ask again which workspaces may send; nil: none sends
 	Info         fleet.NodeInfo   // of the node; the zero one while no node has joined
 	Spool        string           // the directory of archives and logs of builds
+	History      *history.History // nil: none is stored
 	Parallel     int              // builds at a time; 0 is the default
 }
 
@@ -64,6 +66,7 @@ type Rooms struct {
 	Network  *network.Server
 	Tenancy  *tenancy.Server
 	Logins   *oauth.Server
+	History  *history.Server
 	Registry *registry.Server
 	API      *api.Server
 	audit    *audit.Journal
@@ -95,6 +98,7 @@ func NewRooms(p Parts) *Rooms {
 		Store: p.Store, Credentials: p.Credentials, OAuth: r.Logins, Audit: p.Audit, Quotas: p.Quotas, Runtime: r.Control,
 		Regions: p.Regions, Operator: p.Operator, Enforce: p.Enforce, DropBuilds: r.Builds.Drop,
 	})
+	r.History = &history.Server{History: p.History, Operator: p.Operator}
 	r.Registry = registry.New(registry.Config{Images: r.Images, Credentials: p.Credentials, Quotas: p.Quotas})
 	r.API = r.compose(api.Config{
 		Credentials: p.Credentials, Quotas: p.Quotas, Audit: p.Audit, Counted: store.Counted, Settle: r.Control.Settle,
@@ -124,7 +128,7 @@ func Describe() *api.Server { return (&Rooms{}).compose(api.Config{}) }
 func (r *Rooms) compose(c api.Config) *api.Server {
 	return api.New(
 		c, r.Control.Section(), r.Preview.Section(), r.Schedule.Section(), r.Images.Section(), r.Builds.Section(), r.Network.Section(),
-		r.Tenancy.Section(), logins(r.Logins),
+		r.Tenancy.Section(), r.History.Section(), logins(r.Logins),
 	)
 }
 

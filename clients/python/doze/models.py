@@ -615,6 +615,22 @@ class FoundFiles:
 
 
 @dataclass(kw_only=True)
+class History:
+    from_: str = field(metadata={"json": "from"})
+    series: list[HistorySeries]
+    step: int
+    to: str
+
+
+@dataclass(kw_only=True)
+class HistorySeries:
+    labels: dict[str, str] | None = field(default=None)
+    name: str
+    unit: str
+    values: list[float]
+
+
+@dataclass(kw_only=True)
 class HubImage:
     categories: list[str]
     coming_soon: bool

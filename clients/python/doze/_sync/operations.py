@@ -265,6 +265,10 @@ class ControlOperations:
         """List the shares that an answer. There are none: a share counts at once. Needs the scope admin."""
         return self._transport.call("GET", f"{self._base}/pending-image-shares", params=_codec.query(**{"direction": direction}), decode=_codec.items(_codec.model(models.ImageShare)), timeout=timeout)
 
+    def get_platform_history(self, *, series: str | None = None, from_: str | None = None, to: str | None = None, step: str | None = None, timeout: float | None = None) -> models.History:
+        """Read what the platform did and took. Only operators get it. The last 24 hours are in steps of 10 seconds or more, and 30 days in steps of 10 minutes or more. The parameter series has names, separated by commas. A value of null was not recorded. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/platform/history", params=_codec.query(**{"series": series, "from": from_, "to": to, "step": step}), decode=_codec.model(models.History), timeout=timeout)
+
     def get_platform_users(self, *, timeout: float | None = None) -> list[models.User]:
         """List all users of the platform. Only operators get them. Needs the scope admin."""
         return self._transport.call("GET", f"{self._base}/platform/users", decode=_codec.items(_codec.model(models.User)), timeout=timeout)
