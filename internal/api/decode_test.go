@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"encoding/json"
+	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"strings"
@@ -12,7 +13,7 @@ import (
 )
 
 func read(body string) (map[string]any, error) {
-	return api.ReadBody(httptest.NewRequest("POST", "/", strings.NewReader(body)))
+	return api.ReadBody(httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)))
 }
 
 // TestMembersComeOnce: no program on the way of a request can take another value than we do.

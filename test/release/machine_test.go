@@ -61,7 +61,7 @@ func start(t *testing.T) *machine {
 		}
 	}
 	name := fmt.Sprintf("doze-release-%d", os.Getpid())
-	cmd := exec.Command("bash", "-c", boot, "machine.sh", m.root, name, testkit.Images) //nolint:noctx // it ends below
+	cmd := exec.Command("bash", "-c", boot, "machine.sh", m.root, name, testkit.Images) // it ends below
 	log, err := os.Create(filepath.Join(t.TempDir(), "boot.log"))
 	if err != nil {
 		t.Fatal(err)
