@@ -218,6 +218,14 @@ var imageChecks = map[string][]string{
 		"chromium --version",
 		picture("chromium --headless --disable-gpu --screenshot=/tmp/page.png file:///tmp/page.html"),
 	},
+	"playwright-chromium": {
+		"cd /blaxel/app && " + picture("node screenshot.mjs file:///tmp/page.html /tmp/page.png"),
+	},
+	"xfce-vnc": {
+		"for i in $(seq 100); do curl -fsS http://127.0.0.1:6080/vnc.html >/dev/null && break; sleep 0.3; done; curl -fsS http://127.0.0.1:6080/vnc.html | grep -q noVNC",
+		"for i in $(seq 100); do pgrep -x xfce4-panel >/dev/null && break; sleep 0.3; done; pgrep -x xfce4-panel",
+		"DISPLAY=:1 scrot /tmp/page.png && file /tmp/page.png | grep -q '1280 x 800'",
+	},
 	"claude-code": {"claude --version"},
 	"codex":       {"codex --version"},
 }
