@@ -80,7 +80,7 @@ test-roles: deps-test build bin/gotestsum ## the end-to-end and public-client te
 	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages "./test/contract ./test/e2e" -- -p 1 -timeout 30m
 
 images-test: deps-test build ## build every image of the catalogue, and check what is in it
-	$(GO) test ./test/e2e -run 'TestCatalogue|TestNextJSPreview' -catalogue -v -count=1 -timeout 2h
+	$(GO) test ./test/e2e -run 'TestCatalogue|TestNextJSPreview|TestInterpreter' -catalogue -v -count=1 -timeout 2h
 
 race: deps-test build ## the same with the race detector, without the real sandboxes
 	CGO_ENABLED=1 $(GO) test -race -short -p 2 -timeout 20m ./...

@@ -46,7 +46,7 @@ var rows = []Row{
 	{Name: "vite", Display: "Vite", About: "a Vite project with React, in /blaxel/app", Memory: 4096, Port: 5173, Recipe: Dockerfile},
 	{Name: "astro", Display: "Astro", About: "an Astro project, in /blaxel/app", Memory: 4096, Port: 4321, Recipe: Dockerfile},
 	{Name: "expo", Display: "Expo", About: "the base image, for an Expo project", Memory: 8192, Port: 8081, Recipe: Base},
-	{Name: "jupyter-server", Missing: "Jupyter"},
+	{Name: "jupyter-server", Display: "Code interpreter", About: "a code interpreter for Python, JavaScript and TypeScript, on Jupyter kernels", Memory: 4096, Port: 8888, Recipe: Dockerfile},
 	{Name: "jupyter-notebook", Missing: "the current Jupyter Notebook, which is on PyPI only"},
 	{Name: "chromium", Display: "Chromium", About: "the base image with the Chromium browser of Debian", Memory: 4096, Recipe: Dockerfile},
 	{Name: "playwright-chromium", Display: "Playwright with Chromium", About: "Playwright for Node.js in /blaxel/app, with the Chromium browser of Debian", Memory: 4096, Recipe: Dockerfile},

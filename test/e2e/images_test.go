@@ -226,6 +226,10 @@ var imageChecks = map[string][]string{
 		"for i in $(seq 100); do pgrep -x xfce4-panel >/dev/null && break; sleep 0.3; done; pgrep -x xfce4-panel",
 		"DISPLAY=:1 scrot /tmp/page.png && file /tmp/page.png | grep -q '1280 x 800'",
 	},
+	"jupyter-server": {
+		"/usr/bin/python3 -c 'import ipykernel, jupyter_client, matplotlib, numpy, pandas, tornado'",
+		`for i in $(seq 240); do curl -fsS http://127.0.0.1:8888/health | grep -q typescript && exit 0; sleep 0.5; done; exit 1`,
+	},
 	"claude-code": {"claude --version"},
 	"codex":       {"codex --version"},
 }
@@ -305,4 +309,24 @@ func TestNextJSPreview(t *testing.T) {
 		t.Fatal(err)
 	}
 	script(t, w.p, "nextjs.mjs", "BL_API_KEY="+w.p.Key)
+}
+
+// TestInterpreter drives blaxel/jupyter-server with the code interpreter of the unmodified
+// client: see interpreter.mjs.
+func TestInterpreter(t *testing.T) {
+	if !*wholeCatalogue {
+		t.Skip("SKIPPED: it builds a large image: make images-test runs it")
+	}
+	t.Parallel()
+	w := startCatalogue(t)
+	c, err := w.p.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The client gives up after five minutes, which a first build may take.
+	sb, _ := w.make(c, "first", "jupyter-server")
+	if _, err := c.Delete(t.Context(), sb.Metadata.Name); err != nil {
+		t.Fatal(err)
+	}
+	script(t, w.p, "interpreter.mjs", "BL_API_KEY="+w.p.Key)
 }
