@@ -4,7 +4,8 @@
 SHELL := /bin/bash
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 GO := go
-# The engine is gVisor with what the launcher makes of it. Raise the suffix when
+# The engine is gVisor with a few changes (package patch) and what the launcher makes of
+# it. Raise the suffix when
 # machines of an earlier release cannot go on in the new one: they keep theirs.
 ENGINE := $(shell $(GO) list -m -f '{{.Version}}' gvisor.dev/gvisor)-2
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
@@ -32,7 +33,8 @@ run: deps build ## install what is missing, build, start
 
 build: ## the five binaries, static, in bin/
 	@mkdir -p $(BIN)
-	$(STATIC) -ldflags '-s -w -X gvisor.dev/gvisor/runsc/version.version=$(ENGINE)' -o $(BIN)/doze-sentry ./cmd/doze-sentry
+	$(GO) run ./internal/machine/gvisor/launcher/patch/apply bin/engine
+	$(STATIC) -modfile bin/engine/go.mod -ldflags '-s -w -X gvisor.dev/gvisor/runsc/version.version=$(ENGINE)' -o $(BIN)/doze-sentry ./cmd/doze-sentry
 	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION) $(SMALL)' -o $(BIN)/doze-agent ./cmd/doze-agent
 	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN)/dozed ./cmd/dozed
 	$(STATIC) -ldflags '-s -w -X main.release=$(VERSION)' -o $(BIN)/doze ./cmd/doze

@@ -120,10 +120,12 @@ var imports = map[string][]string{
 	"internal/machine":                             {},
 	"internal/machine/checkpoint":                  {"internal/durable", "internal/failpoint", "internal/machine"},
 	"internal/machine/gvisor":                      {"internal/durable", "internal/failpoint", "internal/machine", "internal/machine/checkpoint", "internal/machine/hostproc", "internal/trace"},
-	"internal/machine/gvisor/launcher":             {".", "internal/failpoint", "internal/machine", "internal/machine/checkpoint", "internal/machine/gvisor", "internal/machine/gvisor/launcher/tune", "internal/machine/hostproc", "internal/trace"},
+	"internal/machine/gvisor/launcher":             {".", "internal/failpoint", "internal/machine", "internal/machine/checkpoint", "internal/machine/gvisor", "internal/machine/gvisor/launcher/patch", "internal/machine/gvisor/launcher/tune", "internal/machine/hostproc", "internal/trace"},
 	"internal/machine/gvisor/launcher/early":       {},
 	"internal/machine/gvisor/launcher/filters":     {},
 	"internal/machine/gvisor/launcher/filters/gen": {},
+	"internal/machine/gvisor/launcher/patch":       {},
+	"internal/machine/gvisor/launcher/patch/apply": {"internal/machine/gvisor/launcher/patch"},
 	"internal/machine/gvisor/launcher/tune":        {},
 	"internal/machine/hostproc":                    {},
 	"internal/machine/machinetest":                 {"internal/machine", "internal/sparse"},
@@ -478,7 +480,7 @@ func sources(t *testing.T) map[string]*ast.File {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (d.Name() == "testdata" || d.Name() == "tools" || len(name) > 1 && name[0] == '.'):
+		case d.IsDir() && (d.Name() == "testdata" || d.Name() == "tools" || name == "bin" || len(name) > 1 && name[0] == '.'):
 			return fs.SkipDir
 		case !strings.HasSuffix(name, ".go"):
 			return nil

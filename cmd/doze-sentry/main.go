@@ -32,7 +32,7 @@ func init() { //nolint:gochecknoinits // only here is it certain that we are on 
 func main() {
 	switch name := os.Args[0]; {
 	case name == "runsc-sandbox":
-		engine(tune.Sandbox, filters.RegisterBoot, launcher.DenyTun, launcher.WatchNetworks, launcher.GuardFirst)
+		engine(tune.Sandbox, filters.RegisterBoot, launcher.DenyTun, launcher.WatchNetworks, launcher.GuardFirst, launcher.BoundProcesses)
 	case name == "runsc-gofer":
 		engine(filters.RegisterGofer)
 	case strings.HasPrefix(name, "runsc") || name == "/proc/self/exe":
@@ -64,6 +64,7 @@ func launch(args []string) error {
 	flags.StringVar(&o.Cgroup, "cgroup", "doze", "parent of the cgroups")
 	// A dozed of an earlier release calls it by this name.
 	flags.DurationVar(&o.PauseLimit, "flip-limit", 0, "when a pause or a resume counts as hanging; 0 is the default")
+	flags.Int64Var(&o.Processes, "processes", launcher.ProcessesMost, "how many processes a machine may have, if that is fewer than the default")
 	socket := flags.String("socket", "/run/doze/launcher.sock", "unix socket to listen on")
 	show := flags.Bool("version", false, "print the engine's version and exit")
 	if err := flags.Parse(args); err != nil {

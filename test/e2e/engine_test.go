@@ -85,10 +85,16 @@ func upgrade(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version=v9.9.9-next", "-o", filepath.Join(dir, "doze-sentry"), "github.com/dozehq/doze/cmd/doze-sentry")
-	build.Dir, build.Env = testkit.Root(), append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	engine := filepath.Join("bin", "engine")
+	for _, args := range [][]string{
+		{"run", "./internal/machine/gvisor/launcher/patch/apply", engine},
+		{"build", "-trimpath", "-modfile", filepath.Join(engine, "go.mod"), "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version=v9.9.9-next", "-o", filepath.Join(dir, "doze-sentry"), "github.com/dozehq/doze/cmd/doze-sentry"},
+	} {
+		build := exec.CommandContext(t.Context(), "go", args...)
+		build.Dir, build.Env = testkit.Root(), append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
 	}
 	return dir
 }

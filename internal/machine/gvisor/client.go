@@ -24,6 +24,7 @@ var (
 	errGone       = errors.New("the launcher has no such machine")
 	errTaken      = errors.New("the launcher has such a machine already")
 	errStill      = errors.New("the machine stands still")
+	errLate       = errors.New("what ended the checkpoint was meant for an earlier one")
 	errOld        = errors.New("the launcher is of a build that does not know this call")
 	errCut        = errors.New("the launcher ended before it answered")
 )
@@ -155,6 +156,8 @@ func (c *client) do(ctx context.Context, abandon func(*wire), method, path strin
 			return fmt.Errorf("%w: %s", errTaken, f.Error)
 		case f.Still:
 			return fmt.Errorf("%w: %s", errStill, f.Error)
+		case f.Late:
+			return fmt.Errorf("%w: %s", errLate, f.Error)
 		}
 		return errors.New(f.Error)
 	}

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -80,12 +81,16 @@ type engine struct {
 func (o Options) engineAt(version string) *engine {
 	run := filepath.Join(o.Run, fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(version)))) // socket paths are short
 	socket := filepath.Join(run, fileSocket)
-	return &engine{
+	e := &engine{
 		// Engines of earlier releases know the limit of a pause by its old name.
 		version: version, run: run, memory: o.Memory, sentry: filepath.Join(o.Engines, version, Program), client: newClient(socket),
 		args: []string{"-run", run, "-cgroup", o.Cgroup, "-socket", socket, "-flip-limit", cmp.Or(o.PauseLimit, LimitPause).String()},
 		used: make(chan struct{}), gone: make(chan struct{}),
 	}
+	if o.Processes > 0 { // engines of earlier releases do not know it
+		e.args = append(e.args, "-processes", strconv.FormatInt(o.Processes, 10))
+	}
+	return e
 }
 
 // engines returns the version that new machines get, which it installs, and all

@@ -43,6 +43,9 @@ type Options struct {
 	// PauseLimit is when a pause or a resume counts as hanging; by default
 	// [LimitPause].
 	PauseLimit time.Duration
+	// Processes is how many processes a sandbox may have; 0 is the engine's own bound,
+	// which is the most.
+	Processes int64
 	// Dial connects to a port at the far end of a link.
 	Dial func(ctx context.Context, l machine.Link, port uint16) (net.Conn, error)
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/gvisor/launcher/patch"
 	"github.com/dozehq/doze/internal/machine/hostproc"
 	"github.com/dozehq/doze/internal/machine/machinetest"
 	"github.com/dozehq/doze/internal/machine/machinetest/rig"
@@ -51,7 +52,15 @@ func makeEngine(ctx context.Context, dir string) error {
 
 // buildSentry builds a version of the engine.
 func buildSentry(ctx context.Context, version, to string) error {
-	_, err := rig.Run(ctx, "go", "build", "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version="+version, "-o", to, sentryPackage)
+	root, err := rig.Run(ctx, "go", "list", "-m", "-f", "{{.Dir}}")
+	if err != nil {
+		return err
+	}
+	engine := filepath.Join(root, "bin", "engine")
+	if err := patch.Apply(ctx, root, engine); err != nil {
+		return err
+	}
+	_, err = rig.Run(ctx, "go", "build", "-modfile", filepath.Join(engine, "go.mod"), "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version="+version, "-o", to, sentryPackage)
 	return err
 }
 
@@ -64,6 +73,7 @@ type host struct {
 	pauseLimit time.Duration
 	ready      int
 	memory     int64 // that all machines may take together
+	processes  int64 // of each machine, if it is not the default
 }
 
 var _ machinetest.Host = (*host)(nil)
@@ -76,7 +86,7 @@ func newHost(t *testing.T) *host {
 func (h *host) options() Options {
 	return Options{
 		Sentry: cmp.Or(h.sentry, sentryIn(shared.Dir())), Engines: cmp.Or(h.engines, enginesIn(shared.Dir())), Run: h.Run, Cgroup: h.Cgroup, Dial: h.Dial,
-		PauseLimit: h.pauseLimit, Ready: h.ready, Calm: time.Millisecond, Memory: h.memory,
+		PauseLimit: h.pauseLimit, Ready: h.ready, Calm: time.Millisecond, Memory: h.memory, Processes: h.processes,
 	}
 }
 

@@ -166,6 +166,7 @@ type Failure struct {
 	Gone  bool   `json:"gone"`  // there is no such machine
 	Taken bool   `json:"taken"` // there is such a machine already
 	Still bool   `json:"still"` // it was not resumed, and stands still for sure
+	Late  bool   `json:"late"`  // what ended the checkpoint was meant for an earlier one
 }
 
 // Time limits of the calls. A call that takes longer is taken for hanging: the

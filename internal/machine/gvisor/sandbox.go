@@ -268,6 +268,18 @@ func stands(ctx context.Context, take func(context.Context) error) error { retur
 // there. When ctx ends it returns at once, and what is left to be removed is
 // removed in tasks: somebody waits for the machine.
 func (s *sandbox) write(ctx context.Context, dir string, still func(ctx context.Context, take func(context.Context) error) error) (err error) {
+	for try := 1; ; try++ {
+		if err = s.writeOnce(ctx, dir, still); !errors.Is(err, errLate) || ctx.Err() != nil || try == lateTries {
+			return err
+		}
+		slog.WarnContext(ctx, "a checkpoint is taken again", "sandbox", s.config.ID, "err", err)
+	}
+}
+
+// lateTries is how often a checkpoint is taken that a signal for an earlier one ended.
+const lateTries = 3
+
+func (s *sandbox) writeOnce(ctx context.Context, dir string, still func(ctx context.Context, take func(context.Context) error) error) (err error) {
 	if err := failpoint.Reach(failpoint.Make, s.config.ID); err != nil {
 		return err
 	}
@@ -290,7 +302,7 @@ func (s *sandbox) write(ctx context.Context, dir string, still func(ctx context.
 	if err := failpoint.Reach(failpoint.Checkpoint, s.config.ID); err != nil {
 		return err
 	}
-	// The engine's own part cannot be stopped. What the launcher copies can.
+	// When ctx ends, the engine's own part is stopped, and so is what the launcher copies.
 	var made Made
 	what := Checkpoint{
 		ID: s.config.ID, Dir: checkpoint.Making(dir), Layers: true, Base: s.base(), Counted: s.ahead != nil,

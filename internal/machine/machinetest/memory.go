@@ -207,6 +207,12 @@ func (m *memory) Children() map[int]int64 {
 	return counts
 }
 
+func (m *memory) Reap() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.Born)
+}
+
 func (m *memory) Timer(after time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -36,6 +36,8 @@ type World interface {
 	Spawn(n int) error
 	// Children returns the counts by process id.
 	Children() map[int]int64
+	// Reap ends all child processes and waits for that.
+	Reap()
 	// Timer starts a timer.
 	Timer(after time.Duration)
 	// Fired returns how many timers have fired.
@@ -76,6 +78,7 @@ var calls = map[string]func(World, url.Values) (any, error){
 	"/hostname": func(w World, _ url.Values) (any, error) { return w.Hostname() },
 	"/spawn":    func(w World, q url.Values) (any, error) { return nil, w.Spawn(number(q, "n")) },
 	"/children": func(w World, _ url.Values) (any, error) { return w.Children(), nil },
+	"/reap":     func(w World, _ url.Values) (any, error) { w.Reap(); return nil, nil },
 	"/timer":    func(w World, q url.Values) (any, error) { w.Timer(millis(q)); return nil, nil },
 	"/fired":    func(w World, _ url.Values) (any, error) { return w.Fired(), nil },
 	"/hold":     func(w World, q url.Values) (any, error) { return nil, w.Hold(q.Get("text")) },

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -29,12 +30,15 @@ import (
 	"github.com/dozehq/doze/internal/failpoint"
 	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/gvisor/launcher/patch"
+	"github.com/dozehq/doze/internal/machine/gvisor/launcher/tune"
 	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
 // A checkpoint has two parts. In the first, the engine writes its own state and
-// names the memory of its guest, range by range. Nobody can stop that, and it
-// takes a tenth of a second. In the second, the launcher copies that memory out
+// names the memory of its guest, range by range. It takes a tenth of a second, or
+// longer with many files. A request ends it by a signal: see [sandbox.stops]. In the
+// second, the launcher copies that memory out
 // of the engine's memory file, but for chunks that the last checkpoint has: see
 // [checkpoint.Layer].
 // The guest stands still meanwhile, and a request can end the copy between any two
@@ -194,7 +198,7 @@ func background(do func() error) error {
 // name lets the engine write its state and name its memory. Preconditions: mu is
 // held.
 func (s *sandbox) name(ctx context.Context, c *capture, what gvisor.Checkpoint) error {
-	defer s.unlimited(ctx)() // a request cannot stop this, and may come at any moment
+	defer s.unlimited(ctx)() // a request may come at any moment
 	if what.Yields {
 		defer s.group.Load().Behind(ctx)()
 	}
@@ -227,6 +231,7 @@ func (s *sandbox) name(ctx context.Context, c *capture, what gvisor.Checkpoint) 
 		_ = server.Handle(ours) // until one of us hangs up
 		server.Stop(stopServing)
 	})
+	heard := s.stops(ctx)
 	err = hostproc.Watch(ctx, gvisor.LimitCheckpoint, s.shoot, func() error {
 		return s.call(boot.ContMgrCheckpoint, &control.SaveOpts{
 			Metadata:      statefile.CompressionLevelNone.ToMetadata(), // pages in a file of their own, which can be read in any order
@@ -234,12 +239,39 @@ func (s *sandbox) name(ctx context.Context, c *capture, what gvisor.Checkpoint) 
 			FilePayload: urpc.FilePayload{Files: []*os.File{theirs}},
 		})
 	})
+	heard()
 	if err != nil {
 		s.hangUp()
 	}
 	_ = ours.Shutdown() // or the engine did
 	<-served
-	return errors.Join(err, c.err)
+	switch {
+	case err == nil || !strings.Contains(err.Error(), patch.Stopped):
+		return errors.Join(err, c.err)
+	case ctx.Err() != nil:
+		return fmt.Errorf("the engine's part was stopped: %w", context.Cause(ctx))
+	default:
+		return errLate
+	}
+}
+
+// errLate is what a checkpoint ends with that was stopped although nobody asked for
+// that: the signal was for the checkpoint before it. The caller tries again.
+var errLate = errors.New("the engine's part was stopped for an earlier request")
+
+// stops has the engine end its part of a checkpoint when ctx ends, until the returned
+// function is called. No signal is sent after that.
+func (s *sandbox) stops(ctx context.Context) (over func()) {
+	sent := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(sent)
+		s.tell(tune.SaveStop)
+	})
+	return func() {
+		if !stop() {
+			<-sent
+		}
+	}
 }
 
 // count lets the engine ask the kernel which of its memory is in use. What it

@@ -90,6 +90,6 @@ func (s *sandbox) tell(sig unix.Signal) {
 		return
 	}
 	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil {
-		slog.Warn("tell an engine about its heap", "sandbox", s.id, "err", err)
+		slog.Warn("tell an engine something", "sandbox", s.id, "err", err)
 	}
 }

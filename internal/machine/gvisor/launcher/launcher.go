@@ -69,6 +69,9 @@ type Options struct {
 	// PauseLimit is when a pause or a resume counts as hanging; by default
 	// [gvisor.LimitPause].
 	PauseLimit time.Duration
+	// Processes is how many processes a machine may have, if it is positive and below
+	// [ProcessesMost].
+	Processes int64
 }
 
 // Launcher owns the machines below one run directory.

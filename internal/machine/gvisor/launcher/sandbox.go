@@ -14,7 +14,6 @@ import (
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/control"
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
@@ -115,6 +114,9 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 	}
 	s.group.Store(g)
 	own := specFor(c, filepath.Join(bundle, "root"))
+	if most := s.l.options.Processes; most > 0 && most < ProcessesMost {
+		own.Linux.Resources.Pids = &specs.LinuxPids{Limit: most}
+	}
 	if err := mapUsers(own.Linux); err != nil {
 		return err
 	}
@@ -466,11 +468,12 @@ func (s *sandbox) shoot() {
 	select {
 	case <-s.exited: // the number may belong to somebody else by now
 	default:
-		if g := s.group.Load(); g != nil {
+		g, pid := s.group.Load(), int(s.pid.Load())
+		if g != nil {
 			_ = g.LimitCPU(0) // to end takes processor time, too: a fork bomb has thousands of tasks
 		}
-		if pid := s.pid.Load(); pid != 0 {
-			_ = unix.Kill(int(pid), unix.SIGKILL) // its end is seen by settle's waiter
+		if pid != 0 && g != nil {
+			g.End(pid) // which settle's waiter sees
 		}
 	}
 }

@@ -125,7 +125,7 @@ func answer(w http.ResponseWriter, v any, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {
 		w.WriteHeader(http.StatusInternalServerError)
-		v = gvisor.Failure{Error: err.Error(), Gone: errors.Is(err, errGone), Taken: errors.Is(err, errTaken), Still: errors.Is(err, errStill)}
+		v = gvisor.Failure{Error: err.Error(), Gone: errors.Is(err, errGone), Taken: errors.Is(err, errTaken), Still: errors.Is(err, errStill), Late: errors.Is(err, errLate)}
 	}
 	_ = json.NewEncoder(w).Encode(v) // the caller went away: nobody is left to tell
 }

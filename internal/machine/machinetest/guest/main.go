@@ -114,9 +114,12 @@ type world struct {
 	fired atomic.Int64
 	began time.Time
 
+	following sync.WaitGroup // of all children
+
 	mu       sync.Mutex
 	memory   [][]byte      // guarded by mu
 	children map[int]int64 // guarded by mu
+	started  []*exec.Cmd   // guarded by mu; the children
 	held     *os.File      // guarded by mu
 }
 
@@ -195,7 +198,10 @@ func (w *world) Spawn(n int) error {
 		if err := child.Start(); err != nil {
 			return err
 		}
-		go w.follow(child, out)
+		w.mu.Lock()
+		w.started = append(w.started, child)
+		w.mu.Unlock()
+		w.following.Go(func() { w.follow(child, out) })
 	}
 	return nil
 }
@@ -218,6 +224,17 @@ func (w *world) Children() map[int]int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return maps.Clone(w.children)
+}
+
+func (w *world) Reap() {
+	w.mu.Lock()
+	started := w.started
+	w.started = nil
+	w.mu.Unlock()
+	for _, child := range started {
+		_ = child.Process.Kill() // or it has ended
+	}
+	w.following.Wait()
 }
 
 func (w *world) Timer(after time.Duration) { time.AfterFunc(after, func() { w.fired.Add(1) }) }

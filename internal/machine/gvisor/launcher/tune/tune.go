@@ -22,6 +22,7 @@ func Sandbox() {
 	leaveMonitoring()
 	go announceSignals()
 	go listen().mind()
+	go listenSave().heed()
 }
 
 // announceSignals makes the runtime enable the signals that gVisor will ask

@@ -1,0 +1,129 @@
+package patch
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// root is the directory of our module.
+const root = "../../../../.."
+
+func TestChanged(t *testing.T) {
+	t.Parallel()
+	from, _, err := source(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts, err := changed(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range texts {
+		if !strings.HasPrefix(string(text), mark) {
+			t.Errorf("%s does not say that it was changed", name)
+		}
+	}
+}
+
+func TestChangedRefuses(t *testing.T) {
+	t.Parallel()
+	e := edits[0]
+	for name, text := range map[string]string{"the text is gone": "package state\n", "the text is there twice": e.old + e.old} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for _, e := range edits {
+				if err := write(filepath.Join(dir, e.file), []byte(text)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := changed(dir); !errors.Is(err, errText) || !strings.Contains(err.Error(), e.file) {
+				t.Errorf("the error is %v, want one that names %s", err, e.file)
+			}
+		})
+	}
+	t.Run("a file of that name is there", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		for name := range added {
+			if err := write(filepath.Join(dir, name), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := changed(dir); !errors.Is(err, errText) {
+			t.Errorf("the error is %v", err)
+		}
+	})
+}
+
+// TestApply makes a changed module, and makes it again only if something changed.
+func TestApply(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "engine")
+	apply := func() time.Time {
+		t.Helper()
+		if err := Apply(t.Context(), root, dir); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(filepath.Join(dir, copied, "pkg/state/encode.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.ModTime()
+	}
+	first := apply()
+	if again := apply(); !again.Equal(first) {
+		t.Error("it was made again without a change")
+	}
+	if err := os.WriteFile(filepath.Join(dir, made), []byte("of another version\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if again := apply(); again.Equal(first) {
+		t.Error("that of another version is left")
+	}
+	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			if info, err := d.Info(); err != nil || info.Mode().Perm()&0o200 == 0 {
+				t.Errorf("%s may not be written to, and so not be removed by all: %v", name, err)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestEncoder runs testdata/stop in a module of its own, with the changed gVisor.
+func TestEncoder(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("SKIPPED: it compiles a part of gVisor")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	dir := t.TempDir()
+	if err := Apply(ctx, root, dir); err != nil {
+		t.Fatal(err)
+	}
+	// It is a test inside the package: only that sees the flag of the encoder.
+	raw, err := os.ReadFile(filepath.Join("testdata", "stop_test.go"))
+	if err == nil {
+		err = write(filepath.Join(dir, copied, "pkg/state/stop_test.go"), raw)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := exec.CommandContext(ctx, "go", "test", "-modfile", filepath.Join(dir, "go.mod"), "-count=1", Module+"/pkg/state")
+	run.Dir = root
+	if out, err := run.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
