@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/relay"
 )
 
 const (
@@ -184,31 +185,16 @@ func (a *app) relay(ctx context.Context, l net.Listener, dial func(context.Conte
 	}
 }
 
-// join connects one caller, and copies until both directions have ended or ctx ends.
+// join connects one caller, until both directions have ended or ctx ends.
 func join(ctx context.Context, c net.Conn, dial func(context.Context) (client.PortConn, error)) error {
-	defer func() { _ = c.Close() }()
+	here, ok := c.(relay.Conn)
+	if !ok {
+		return c.Close()
+	}
 	to, err := dial(ctx)
 	if err != nil {
-		return err
+		return errors.Join(err, c.Close())
 	}
-	defer func() { _ = to.Close() }()
-	cut := func() {
-		_ = c.Close()
-		_ = to.Close()
-	}
-	defer context.AfterFunc(ctx, cut)()
-	var up sync.WaitGroup
-	up.Go(func() { carry(to, c, cut) })
-	carry(c, to, cut)
-	up.Wait()
+	relay.Join(ctx, here, c, to, to)
 	return nil
-}
-
-// carry copies one direction, and passes its end on. After an error, both end.
-func carry(to io.Writer, from io.Reader, cut func()) {
-	_, err := io.Copy(to, from)
-	half, ok := to.(interface{ CloseWrite() error })
-	if err != nil || !ok || half.CloseWrite() != nil {
-		cut()
-	}
 }

@@ -293,27 +293,16 @@ func TestCatalogue(t *testing.T) {
 
 // TestNextJSPreview starts the dev server of blaxel/nextjs with the unmodified client: see
 // nextjs.mjs.
-func TestNextJSPreview(t *testing.T) {
-	if !*wholeCatalogue {
-		t.Skip("SKIPPED: it builds a large image: make images-test runs it")
-	}
-	t.Parallel()
-	w := startCatalogue(t)
-	c, err := w.p.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The client gives up after five minutes, which a first build may take.
-	sb, _ := w.make(c, "first", "nextjs")
-	if _, err := c.Delete(t.Context(), sb.Metadata.Name); err != nil {
-		t.Fatal(err)
-	}
-	script(t, w.p, "nextjs.mjs", "BL_API_KEY="+w.p.Key)
-}
+func TestNextJSPreview(t *testing.T) { scriptOn(t, "nextjs", "nextjs.mjs") }
 
 // TestInterpreter drives blaxel/jupyter-server with the code interpreter of the unmodified
 // client: see interpreter.mjs.
-func TestInterpreter(t *testing.T) {
+func TestInterpreter(t *testing.T) { scriptOn(t, "jupyter-server", "interpreter.mjs") }
+
+// scriptOn runs a script that uses a large image. The image is built before: the client
+// gives up after five minutes, which a first build may take.
+func scriptOn(t *testing.T, image, file string) {
+	t.Helper()
 	if !*wholeCatalogue {
 		t.Skip("SKIPPED: it builds a large image: make images-test runs it")
 	}
@@ -323,10 +312,9 @@ func TestInterpreter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The client gives up after five minutes, which a first build may take.
-	sb, _ := w.make(c, "first", "jupyter-server")
+	sb, _ := w.make(c, "first", image)
 	if _, err := c.Delete(t.Context(), sb.Metadata.Name); err != nil {
 		t.Fatal(err)
 	}
-	script(t, w.p, "interpreter.mjs", "BL_API_KEY="+w.p.Key)
+	script(t, w.p, file, "BL_API_KEY="+w.p.Key)
 }

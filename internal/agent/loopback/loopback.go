@@ -10,11 +10,11 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/agentapi"
+	"github.com/dozehq/doze/internal/relay"
 )
 
 // timeout bounds a connection to a server. Nothing leaves the sandbox for it.
@@ -45,47 +45,28 @@ func Connect(w http.ResponseWriter, r *http.Request, port string) error {
 	if err != nil {
 		return nil // an answer was written
 	}
-	defer func() { _ = node.Close() }()
 	// The reader of the server would end the context of the request with the stream.
 	early, _ := sent.Peek(sent.Reader.Buffered())
-	relay(r.Context(), node, io.MultiReader(bytes.NewReader(early), node), server)
+	from := io.MultiReader(bytes.NewReader(early), node)
+	to, ok := node.(relay.Conn)
+	if !ok {
+		return node.Close() // an answer was written; the node sees the end
+	}
+	relay.Join(r.Context(), to, from, server, server)
 	return nil
 }
 
 // dial connects to a port at the first address where somebody listens.
-func dial(ctx context.Context, port string) (net.Conn, error) {
+func dial(ctx context.Context, port string) (*net.TCPConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var failures []error
 	for _, address := range addresses {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(address, port))
-		if err == nil {
-			return c, nil
+		if tcp, ok := c.(*net.TCPConn); ok && err == nil {
+			return tcp, nil
 		}
 		failures = append(failures, err)
 	}
 	return nil, errors.Join(failures...)
-}
-
-// relay copies both directions until both have ended, one broke, or ctx ends.
-func relay(ctx context.Context, node net.Conn, sent io.Reader, server net.Conn) {
-	cut := func() {
-		_ = node.Close()
-		_ = server.Close()
-	}
-	defer context.AfterFunc(ctx, cut)()
-	var up sync.WaitGroup
-	up.Go(func() { carry(server, sent, cut) })
-	carry(node, server, cut)
-	up.Wait()
-}
-
-// carry copies one direction, and passes its end on. After an error the other direction
-// ends, too: nobody could tell the peer otherwise.
-func carry(to net.Conn, from io.Reader, cut func()) {
-	_, err := io.Copy(to, from)
-	half, ok := to.(interface{ CloseWrite() error })
-	if err != nil || !ok || half.CloseWrite() != nil {
-		cut()
-	}
 }
