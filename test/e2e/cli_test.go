@@ -265,7 +265,7 @@ func TestOperator(t *testing.T) {
 	if out := s.ok(t, "dozed", "doctor", "--data", p.Data); !strings.Contains(out, "This host can run sandboxes.") {
 		t.Error(out)
 	}
-	if out := s.ok(t, "dozed", "image", "ls", "--images-dir", testkit.Images); !strings.Contains(out, "base ") {
+	if out := s.ok(t, "dozed", "image", "ls", "--images-dir", testkit.Images); !strings.Contains(out, "base+") {
 		t.Error(out)
 	}
 	file := filepath.Join(s.home, "config.json")

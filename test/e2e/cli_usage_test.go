@@ -45,7 +45,7 @@ func TestCLIUsage(t *testing.T) {
 
 	// Asking does not wake it, nor keep it awake.
 	asleep := after
-	for end := time.Now().Add(patience); asleep.Tier == "awake" && time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(patience); (asleep.Tier == "awake" || asleep.State != "STANDBY") && time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		asleep = usage()
 	}
 	if asleep.Tier == "awake" || asleep.Sleeps < 1 || asleep.State != "STANDBY" {
