@@ -20,8 +20,8 @@ import (
 // goes, and when the machine wakes in another engine. Memory that the engine did not
 // name, or that another layer has, is a hole.
 //
-// Whether a chunk is the same as in the last checkpoint is decided by its content
-// alone: what a guest wrote to, or says that it did, plays no part.
+// Whether a chunk is the same as in the last checkpoint is decided by its content. What
+// a guest says plays no part. A caller that knows what was written calls [Layer.Share].
 
 // Base is the last checkpoint of a machine, whose memory the next one shares where
 // it is the same.
@@ -207,6 +207,57 @@ func (l *Layer) Write(number uint32, room *Scratch, fill func(chunk []byte, star
 	}
 	l.add(now, new(int))
 	return nil
+}
+
+// Share adds a chunk as the base has it, for a caller that knows it to be the same. It
+// reports false if the new checkpoint cannot have that: then the caller calls Write.
+func (l *Layer) Share(number uint32) (bool, error) {
+	then, there := l.then(number)
+	switch {
+	case !there:
+		return false, nil
+	case then != nil:
+		l.add(Chunk{Number: number, Layer: as(then.Layer), Sum: then.Sum, Mark: then.Mark, Name: then.Name}, &l.shared)
+	}
+	return true, l.punch(int64(number)*PageChunk, PageChunk)
+}
+
+// Same reports whether a chunk is what Share would add. It is called as Write is.
+func (l *Layer) Same(number uint32, room *Scratch, fill func(chunk []byte, start int64) error) (bool, error) {
+	then, there := l.then(number)
+	if !there {
+		return true, nil // Share adds nothing
+	}
+	start := int64(number) * PageChunk
+	chunk := room.chunk[:min(PageChunk, l.end-start)]
+	clear(chunk)
+	if err := fill(chunk, start); err != nil {
+		return false, err
+	}
+	if then == nil {
+		return Zero(chunk), nil
+	}
+	return l.mark(chunk) == then.Mark, nil
+}
+
+// then returns the chunk of the base that the new checkpoint can share: nil for one that
+// is zero. It reports false if there is none.
+func (l *Layer) then(number uint32) (*Chunk, bool) {
+	if l.base == nil {
+		return nil, false
+	}
+	_, n := l.base.At(number)
+	if n != min(PageChunk, l.end-int64(number)*PageChunk) {
+		return nil, false
+	}
+	c, ok := l.base.Find(number)
+	switch {
+	case !ok:
+		return nil, true
+	case !l.base.here[c.Layer]:
+		return nil, false
+	}
+	return &c, true
 }
 
 // has reports whether an earlier copy wrote a chunk.

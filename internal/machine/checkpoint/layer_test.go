@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -130,6 +131,77 @@ func TestLayer(t *testing.T) {
 	want := bytes.Clone(memory[:4*PageChunk])
 	clear(want[PageChunk+4096 : 3*PageChunk])
 	holds(t, third, files, want)
+}
+
+// TestLayerShare: what a caller knows to be the same is taken over unread, and what the
+// base does not have is not.
+func TestLayerShare(t *testing.T) {
+	t.Parallel()
+	memory := make([]byte, 3*PageChunk+4096)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(memory)
+	clear(memory[PageChunk : 2*PageChunk])
+	first, second := t.TempDir(), t.TempDir()
+	files, _ := wrote(t, first, nil, memory, Range{Bytes: int64(len(memory))})
+	b, err := OpenBase(first, files[1], second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Create(filepath.Join(second, FilePages))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := NewLayer(file, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if err := l.Extend(Range{Bytes: 4 * PageChunk}); err != nil {
+		t.Fatal(err)
+	}
+	room := NewScratch()
+	defer room.Release()
+	fill := func(chunk []byte, start int64) error {
+		if start < int64(len(memory)) {
+			copy(chunk, memory[start:])
+		}
+		return nil
+	}
+	for number, want := range []bool{true, true, true, false} { // the last one was shorter
+		if same, err := l.Same(uint32(number), room, fill); err != nil || !same {
+			t.Errorf("chunk %d is the same: %v, %v", number, same, err)
+		}
+		shared, err := l.Share(uint32(number))
+		if err != nil || shared != want {
+			t.Errorf("chunk %d is shared: %v, %v", number, shared, err)
+		}
+		if !shared {
+			if err := l.Write(uint32(number), room, fill); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, number := range []uint32{0, 1} {
+		memory[number*PageChunk]++
+		if same, err := l.Same(number, room, fill); err != nil || same {
+			t.Errorf("chunk %d, which changed, is the same: %v, %v", number, same, err)
+		}
+		memory[number*PageChunk]--
+	}
+	if err := l.Finish(); err != nil {
+		t.Fatal(err)
+	}
+	if files, err = l.Seal(second); err != nil {
+		t.Fatal(err)
+	}
+	holds(t, second, files, slices.Concat(memory, make([]byte, 4*PageChunk-len(memory))))
+
+	alone, err := NewLayer(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shared, err := alone.Share(0); err != nil || shared {
+		t.Errorf("without a base a chunk is shared: %v, %v", shared, err)
+	}
 }
 
 func TestLayerExtend(t *testing.T) {
