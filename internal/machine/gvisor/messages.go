@@ -21,6 +21,7 @@ const (
 	PathPause      = "/pause"      // POST Target
 	PathResume     = "/resume"     // POST Target: Timed
 	PathCheckpoint = "/checkpoint" // POST Checkpoint: Made; until the caller closes its half of the connection
+	PathWatch      = "/watch"      // POST Target; the engine of a machine that is awake notes from now on which memory is touched
 	PathPrecopy    = "/precopy"    // POST Precopy: Made; until the caller closes its half of the connection
 	PathReclaim    = "/reclaim"    // POST Target: Reclaimed; moves the memory of a paused machine to swap, until the caller leaves
 	PathRestore    = "/restore"    // POST Restore: Timed

@@ -30,6 +30,9 @@ func (s *sandbox) Precopy(ctx context.Context) error {
 	}
 	s.dropAhead()
 	for range precopies {
+		if err := s.watch(ctx); err != nil && !errors.Is(err, errOld) {
+			return fmt.Errorf("watch memory: %w", err)
+		}
 		wrote, err := s.precopy(ctx)
 		if errors.Is(err, errOld) {
 			return nil // the launcher is older than that
@@ -43,6 +46,22 @@ func (s *sandbox) Precopy(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// watch has the engine note which memory is touched from now on: the next copy leaves out
+// what was not. Without it, all memory is read.
+func (s *sandbox) watch(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	err := s.call(ctx, PathWatch, Target{ID: s.config.ID}, nil)
+	if err == nil || errors.Is(err, errOld) || errors.Is(err, machine.ErrGone) {
+		return err
+	}
+	slog.WarnContext(ctx, "an engine does not watch its memory", "sandbox", s.config.ID, "err", err)
+	if state, err := s.engine.Load().find(ctx, s.config.ID); err != nil || state != StatePaused {
+		return err
+	}
+	s.reach(machine.Paused) // it was not resumed
+	return s.Resume(ctx)
 }
 
 // precopy copies the memory once, but for what the last copy has, and returns how many

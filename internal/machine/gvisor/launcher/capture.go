@@ -106,6 +106,7 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 		return made, err
 	}
 	s.still()
+	s.omitStill(ctx, c, what.Base)
 	if err := s.name(ctx, c, what); err != nil {
 		return made, errors.Join(err, c.close())
 	}
@@ -124,6 +125,7 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 		return made, err
 	}
 	failpoint.Pass(failpoint.Written, s.id)
+	s.took(ctx, c, what)
 	s.saved()
 	return made, nil
 }
@@ -309,6 +311,10 @@ type capture struct {
 	total uint64
 	clock bool  // it was found
 	err   error // guarded by mu
+
+	known  *seen        // the base, if it is known what was touched since then
+	still  bool         // nobody touches memory during the copy
+	unread atomic.Int64 // chunks that were left out
 }
 
 // part is what the engine named of one chunk.
@@ -482,6 +488,11 @@ func (c *capture) copy(stop <-chan struct{}, yields bool) error {
 	if yields {
 		work = background
 	}
+	if c.still {
+		if err := work(c.sample); err != nil {
+			return err
+		}
+	}
 	var next atomic.Int64
 	var workers errgroup.Group
 	for range min(copiers, runtime.GOMAXPROCS(0)) {
@@ -515,7 +526,22 @@ func (c *capture) copy(stop <-chan struct{}, yields bool) error {
 
 // write writes the part of a chunk that the engine named, unless it is on disk.
 func (c *capture) write(named part, room *checkpoint.Scratch) error {
-	return c.pages.Write(named.number, room, func(chunk []byte, start int64) error {
+	if c.same(named) {
+		shared, err := c.pages.Share(named.number)
+		if err != nil {
+			return err
+		}
+		if shared {
+			c.unread.Add(1)
+			return nil
+		}
+	}
+	return c.pages.Write(named.number, room, c.filler(named))
+}
+
+// filler returns what reads a part of a chunk.
+func (*capture) filler(named part) func(chunk []byte, start int64) error {
+	return func(chunk []byte, start int64) error {
 		for _, piece := range named.pieces {
 			at := piece.from.place(piece.at)
 			into := chunk[at.At-start : at.End()-start]
@@ -526,7 +552,7 @@ func (c *capture) write(named part, room *checkpoint.Scratch) error {
 			}
 		}
 		return nil
-	})
+	}
 }
 
 // errStopped is what a copy returns that was told to stop.

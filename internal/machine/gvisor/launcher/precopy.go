@@ -18,8 +18,8 @@ import (
 // A machine that runs on stands still while its memory is copied. So the launcher
 // copies it first while the guest runs, and then, while it stands still, only what is
 // not the same any more. Live migration calls this pre-copy. Nobody knows what the
-// guest wrote to: the checkpoint reads all memory once more and compares marks. So
-// nothing of this copy has to be right, and it takes no part of the engine's state.
+// guest wrote to: the checkpoint compares the marks of what the guest may have written to.
+// So nothing of this copy has to be right, and it takes no part of the engine's state.
 
 // memoryFileName is what gVisor calls the file with the memory of its guest, as
 // /proc/PID/fd shows it.
@@ -31,7 +31,8 @@ func (s *sandbox) precopy(ctx context.Context, what gvisor.Precopy) (made gvisor
 	if err := s.copied(ctx); err != nil {
 		return made, err
 	}
-	most, err := s.ahead(ctx)
+	c := &capture{clock: true}
+	begun, err := s.ahead(ctx, c, what.Base)
 	if err != nil {
 		return made, err
 	}
@@ -39,7 +40,6 @@ func (s *sandbox) precopy(ctx context.Context, what gvisor.Precopy) (made gvisor
 	if err := failpoint.Reach(failpoint.Precopy, s.id); err != nil {
 		return made, err
 	}
-	c := &capture{most: most, clock: true}
 	if err = c.openPages(what.Dir, share); err == nil {
 		err = c.nameAll(int(s.pid.Load()))
 	}
@@ -49,20 +49,40 @@ func (s *sandbox) precopy(ctx context.Context, what gvisor.Precopy) (made gvisor
 	if err := s.copyOut(ctx, c, true); err != nil {
 		return made, err
 	}
-	made.Files, err = c.pages.Seal(what.Dir)
-	return made, err
+	if made.Files, err = c.pages.Seal(what.Dir); err != nil {
+		return made, err
+	}
+	hash, err := indexHash(what.Dir)
+	if err != nil {
+		return made, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if begun == s.watches {
+		s.remember(hash, c.all())
+	}
+	return made, nil
 }
 
-// ahead does what the engine can do for the next checkpoint while its guest runs, and
-// returns how much memory it may name.
-func (s *sandbox) ahead(ctx context.Context) (most uint64, err error) {
+// ahead does what the engine can do for the next checkpoint while its guest runs. It tells
+// a capture how much memory it may name, and what it may leave out. It returns the number
+// of the watch under which the capture runs, or none if the machine is not watched anew.
+func (s *sandbox) ahead(ctx context.Context, c *capture, base *gvisor.Base) (begun int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.container == nil {
-		return 0, fmt.Errorf("%s: %w", s.id, errGone)
+		return none, fmt.Errorf("%s: %w", s.id, errGone)
 	}
-	return s.mostNamed(), s.count(ctx)
+	c.most = s.mostNamed()
+	if begun = none; s.fresh {
+		s.omit(c, base)
+		begun, s.fresh = s.watches, false
+	}
+	return begun, s.count(ctx)
 }
+
+// none is the number of no watch.
+const none = -1
 
 // nameAll names all memory of the engine in a process that is not a hole.
 func (c *capture) nameAll(pid int) error {

@@ -52,11 +52,15 @@ type sandbox struct {
 	onward   *onward                     // guarded by mu; what it waits for while it is doubtful
 	wire     atomic.Pointer[urpc.Client] // kept connection to the engine, made when needed
 
-	link    *boot.CreateLinksAndRoutesArgs // guarded by mu; open ahead of a restore
-	calm    *time.Timer                    // guarded by mu; says that the guest is past its start or its wake
-	rest    *time.Timer                    // guarded by mu; says that a guest that was saved stays in memory
-	copying sync.WaitGroup                 // the copy of its memory into a checkpoint; it may outlive the call that began it
-	hot     []uint64                       // guarded by mu; pages of the engine that its last wakes from swap used
+	link     *boot.CreateLinksAndRoutesArgs // guarded by mu; open ahead of a restore
+	calm     *time.Timer                    // guarded by mu; says that the guest is past its start or its wake
+	rest     *time.Timer                    // guarded by mu; says that a guest that was saved stays in memory
+	copying  sync.WaitGroup                 // the copy of its memory into a checkpoint; it may outlive the call that began it
+	hot      []uint64                       // guarded by mu; pages of the engine that its last wakes from swap used
+	seen     []*seen                        // guarded by mu; copies of its memory, the last one at the end
+	watching bool                           // guarded by mu; its engine notes what is touched
+	watches  int                            // guarded by mu; how often it was to note that anew
+	fresh    bool                           // guarded by mu; for a copy that has not begun
 }
 
 func (l *Launcher) newSandbox(id string) *sandbox {
@@ -285,6 +289,7 @@ func (s *sandbox) start(ctx context.Context) error {
 
 // restore fills the created processes with a checkpoint and lets them run.
 func (s *sandbox) restore(ctx context.Context, r gvisor.Restore) error {
+	var index *os.File
 	err := s.do(ctx, gvisor.LimitStart, func(c *container.Container) error {
 		opening := trace.Start(ctx, trace.Link)
 		if err := s.openLink(r.Config); err != nil {
@@ -296,6 +301,7 @@ func (s *sandbox) restore(ctx context.Context, r gvisor.Restore) error {
 			return err
 		}
 		filling := trace.Start(ctx, trace.Engine)
+		index = s.watchLoaded(ctx, r)
 		if err := s.fill(r); err != nil {
 			return err
 		}
@@ -307,19 +313,22 @@ func (s *sandbox) restore(ctx context.Context, r gvisor.Restore) error {
 		return s.mark(markRestored, true)
 	})
 	if err != nil {
+		_ = index.Close() // it was only read
 		return errors.Join(err, s.kill(context.WithoutCancel(ctx)))
 	}
-	s.l.tasks.Go(func() { s.restored(context.WithoutCancel(ctx)) })
+	s.l.tasks.Go(func() { s.restored(context.WithoutCancel(ctx), index) })
 	return nil
 }
 
 // restored finishes a restore while its caller has the machine already.
 // Its share of the processor is limited only when its memory is there: to load
 // it is our work, not the guest's.
-func (s *sandbox) restored(ctx context.Context) {
+func (s *sandbox) restored(ctx context.Context, index *os.File) {
+	defer func() { _ = index.Close() }() // it was only read
 	if err := s.loaded(ctx); err != nil {
 		return // the machine ends, which is an event
 	}
+	s.woke(index)
 	s.stir()
 	failpoint.Pass(failpoint.Unlimit, s.id)
 	if err := s.group.Load().LimitCPU(s.config.CPUs); err != nil && !s.over() {

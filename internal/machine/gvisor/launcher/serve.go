@@ -66,7 +66,7 @@ func (l *Launcher) handler() http.Handler {
 	post(mux, gvisor.PathRename, l.Rename)
 	post(mux, gvisor.PathAdminister, l.Administer)
 	for path, do := range map[string]func(context.Context, string) error{
-		gvisor.PathPause: l.Pause, gvisor.PathLoaded: l.Loaded, gvisor.PathKill: l.Kill,
+		gvisor.PathPause: l.Pause, gvisor.PathWatch: l.Watch, gvisor.PathLoaded: l.Loaded, gvisor.PathKill: l.Kill,
 	} {
 		post(mux, path, func(ctx context.Context, t gvisor.Target) error { return do(ctx, t.ID) })
 	}

@@ -50,6 +50,10 @@ func run(args []string) error {
 		return nil
 	case len(args) == 2 && args[0] == "-hostname": // as the agent does
 		return syscall.Sethostname([]byte(args[1]))
+	case len(args) == 1 && args[0] == "store":
+		return store()
+	case len(args) == 2 && args[0] == "churn":
+		churnFor(args[1])
 	case len(args) == 2 && args[0] == "isolate":
 		if err := isolate(args[1]); err != nil {
 			return err

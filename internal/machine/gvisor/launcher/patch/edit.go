@@ -1,5 +1,11 @@
 package patch
 
+// watchShift says how much memory the changed gVisor notes at a time: [WatchUnit].
+const watchShift = "18"
+
+// WatchUnit is how much memory the method Usage.Watch has a bit for, in bytes.
+const WatchUnit = 1 << 18
+
 // Stopped is in the error of a save that a request stopped.
 const Stopped = "the save was stopped by a request"
 
@@ -32,6 +38,9 @@ func SaveUntilStopped(ctx context.Context, w io.Writer, rootPtr any) (Stats, err
 	return save(ctx, w, rootPtr, true)
 }
 
+// Stopping reports whether a request waits.
+func Stopping() bool { return saveStop.Load() }
+
 // ForgetStop ends what was asked of a save that is over.
 func ForgetStop() { saveStop.Store(false) }
 
@@ -43,6 +52,234 @@ func (es *encodeState) checkStop() {
 	if es.stopped() {
 		panic(ErrStopped)
 	}
+}
+`,
+	"pkg/sentry/pgalloc/watch.go": `package pgalloc
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+
+	"gvisor.dev/gvisor/pkg/sentry/memmap"
+)
+
+const (
+	// WatchUnit is how much memory is noted at a time, in bytes.
+	WatchUnit  = 1 << watchShift
+	// WatchMap is how much is mapped at a time: a fault for each unit takes longer than to
+	// copy some units in vain.
+	WatchMap   = 2 << 20
+	watchShift = ` + watchShift + `
+	// chunkWords has a bit for each unit of a chunk.
+	chunkWords = chunkSize >> watchShift / 64
+	// watchChunks bounds the memory that can be watched, in chunks. All that is
+	// behind counts as touched.
+	watchChunks = 1024
+)
+
+// units has a bit for each unit of a file that somebody touched.
+type units struct {
+	file   *MemoryFile
+	chunks [watchChunks]atomic.Pointer[[chunkWords]atomic.Uint64]
+	behind atomic.Bool
+}
+
+var (
+	// watched is what was touched since the last call of Watch. Nobody watches if it is nil.
+	watched atomic.Pointer[units]
+	// held is what somebody may write to at any time.
+	held units
+
+	// WatchLoaded has memory watched that comes out of a checkpoint, before its first use.
+	WatchLoaded atomic.Bool
+)
+
+// Watching reports whether somebody wants to know what is touched.
+func Watching() bool { return watched.Load() != nil }
+
+// Touch notes that memory may be written to from now on. It is called before the caller
+// has a mapping of it.
+func (f *MemoryFile) Touch(fr memmap.FileRange) {
+	if w := watched.Load(); w != nil && w.file == f {
+		w.add(fr)
+	}
+}
+
+// Hold notes that memory may be written to for as long as the process lives.
+func (f *MemoryFile) Hold(fr memmap.FileRange) { held.add(fr) }
+
+// Watch begins to note what is touched, anew. The caller has seen to it that nobody has a
+// mapping through which memory can be written to.
+func (f *MemoryFile) Watch() { watched.Store(&units{file: f}) }
+
+// Touched returns what was touched since Watch: eight units in each byte, the first one in
+// the lowest bit. It reports false if that is not known.
+func (f *MemoryFile) Touched() ([]byte, bool) {
+	w := watched.Load()
+	if w == nil || w.file != f || w.behind.Load() || held.behind.Load() {
+		return nil, false
+	}
+	var bits []byte
+	for i := range f.chunksLoad() {
+		if i >= watchChunks {
+			return nil, false
+		}
+		mine, theirs := w.chunks[i].Load(), held.chunks[i].Load()
+		for j := range chunkWords {
+			var word uint64
+			if mine != nil {
+				word = mine[j].Load()
+			}
+			if theirs != nil {
+				word |= theirs[j].Load()
+			}
+			bits = binary.LittleEndian.AppendUint64(bits, word)
+		}
+	}
+	return bits, true
+}
+
+// add sets the bits of a range.
+func (u *units) add(fr memmap.FileRange) {
+	if fr.Length() == 0 {
+		return
+	}
+	for unit := fr.Start >> watchShift; unit <= (fr.End-1)>>watchShift; unit++ {
+		i, j, bit := unit/(chunkWords*64), unit/64%chunkWords, uint64(1)<<(unit%64)
+		if i >= watchChunks {
+			u.behind.Store(true)
+			return
+		}
+		words := u.chunks[i].Load()
+		if words == nil {
+			u.chunks[i].CompareAndSwap(nil, new([chunkWords]atomic.Uint64))
+			words = u.chunks[i].Load()
+		}
+		if words[j].Load()&bit == 0 {
+			words[j].Or(bit)
+		}
+	}
+}
+`,
+	"pkg/sentry/mm/watch.go": `package mm
+
+import (
+	"gvisor.dev/gvisor/pkg/hostarch"
+	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
+)
+
+// unmapPiece is how much is unmapped between two looks at whether to stop, in bytes.
+const unmapPiece = 64 << 20
+
+// UnmapAll removes all mappings of the application. Its next access to each is a fault,
+// which maps it again. It returns false if it was stopped before its end.
+func (mm *MemoryManager) UnmapAll(stopping func() bool) bool {
+	mm.activeMu.Lock()
+	defer mm.activeMu.Unlock()
+	for pseg := mm.pmas.FirstSegment(); pseg.Ok(); pseg = pseg.NextSegment() {
+		for start := pseg.Start(); start < pseg.End(); start += unmapPiece {
+			if stopping() {
+				return false
+			}
+			mm.unmapASLocked(hostarch.AddrRange{Start: start, End: min(start+unmapPiece, pseg.End())})
+		}
+	}
+	mm.unmapASLocked(mm.applicationAddrRange())
+	return true
+}
+
+// touchLocked notes that ar may be written to through internal mappings, which are cached
+// for all of a pma.
+//
+// Preconditions:
+//   - mm.activeMu must be locked.
+//   - pmas must exist for all addresses in ar.
+//   - pseg.Range().Contains(ar.Start).
+func (mm *MemoryManager) touchLocked(pseg pmaIterator, ar hostarch.AddrRange) {
+	if !pgalloc.Watching() {
+		return
+	}
+	for pseg.Ok() && pseg.Start() < ar.End {
+		if mf, ok := pseg.ValuePtr().file.(*pgalloc.MemoryFile); ok {
+			mf.Touch(pseg.fileRangeOf(pseg.Range().Intersect(ar)))
+		}
+		pseg = pseg.NextSegment()
+	}
+}
+`,
+	"pkg/sentry/kernel/watch.go": `package kernel
+
+import (
+	"gvisor.dev/gvisor/pkg/sentry/mm"
+	"gvisor.dev/gvisor/pkg/state"
+)
+
+// WatchMemory begins to note which memory is touched. It fails with [state.ErrStopped] if a
+// request waits.
+//
+// Preconditions: The kernel must be paused.
+func (k *Kernel) WatchMemory() error {
+	unmapped := make(map[*mm.MemoryManager]struct{})
+	unmap := func(memory *mm.MemoryManager) bool {
+		if _, ok := unmapped[memory]; memory == nil || ok {
+			return true
+		}
+		unmapped[memory] = struct{}{}
+		return memory.UnmapAll(state.Stopping)
+	}
+	k.tasks.mu.RLock()
+	defer k.tasks.mu.RUnlock()
+	for t := range k.tasks.Root.tids {
+		if !unmap(t.image.MemoryManager) {
+			return state.ErrStopped
+		}
+		if r, ok := t.runState.(*runExecveAfterSiblingExitStop); ok && !unmap(r.image.MemoryManager) {
+			return state.ErrStopped
+		}
+	}
+	k.mf.Watch()
+	return nil
+}
+`,
+	"pkg/sentry/control/watch.go": `package control
+
+import (
+	"errors"
+
+	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
+)
+
+// WatchOpts says what is to be known of memory.
+type WatchOpts struct {
+	// Begin notes anew what is touched from now on.
+	Begin bool
+	// Load notes what is touched of memory that is loaded later. Nothing else is done.
+	Load bool
+}
+
+// Watched is memory that was touched.
+type Watched struct {
+	// Known says that all memory was watched that Bits has no bit for.
+	Known bool
+	// Bits has a bit for each unit of memory.
+	Bits []byte
+}
+
+// Watch returns which memory was touched since the last time that it was to begin. The
+// kernel must be paused.
+func (u *Usage) Watch(opts *WatchOpts, out *Watched) error {
+	if opts.Load {
+		pgalloc.WatchLoaded.Store(true)
+		return nil
+	}
+	if !u.Kernel.IsPaused() {
+		return errors.New("the kernel must be paused")
+	}
+	out.Bits, out.Known = u.Kernel.MemoryFile().Touched()
+	if opts.Begin {
+		return u.Kernel.WatchMemory()
+	}
+	return nil
 }
 `,
 	"pkg/sentry/kernel/processes.go": `package kernel
@@ -130,5 +367,82 @@ func save(ctx context.Context, w io.Writer, rootPtr any, stoppable bool) (Stats,
 		return nil, err
 	}
 	if err := ts.assignTIDsLocked(t); err != nil {
+`},
+	// A mapping, of the application or of gVisor itself, is noted before it is used. Those
+	// of a pma are cached, so each use of one is noted.
+	{"pkg/sentry/pgalloc/pgalloc.go", `	chunks := ((fr.End + chunkMask) / chunkSize) - (fr.Start / chunkSize)
+`, `	if at.Write {
+		f.Touch(fr)
+	}
+	chunks := ((fr.End + chunkMask) / chunkSize) - (fr.Start / chunkSize)
+`},
+	{"pkg/sentry/pgalloc/pgalloc.go", `	return f.FD(), nil
+`, `	f.Touch(fr)
+	return f.FD(), nil
+`},
+	{"pkg/sentry/pgalloc/pgalloc.go", `func (f *MemoryFile) decommitFile(fr memmap.FileRange) error {
+`, `func (f *MemoryFile) decommitFile(fr memmap.FileRange) error {
+	f.Touch(fr)
+	defer f.Touch(fr)
+`},
+	{"pkg/sentry/pgalloc/pgalloc.go", `func (f *MemoryFile) manuallyZero(fr memmap.FileRange) {
+`, `func (f *MemoryFile) manuallyZero(fr memmap.FileRange) {
+	f.Touch(fr)
+	defer f.Touch(fr)
+`},
+	{"pkg/sentry/mm/pma.go", `		perms.Execute = false
+`, `		perms.Execute = false
+		if _, ok := pma.file.(*pgalloc.MemoryFile); ok {
+			perms.Write = false // touchLocked tells what is written to
+		}
+`},
+	{"pkg/sentry/mm/pma.go", `		// Since only one pma is involved, we can use pma.internalMappings
+		// directly, avoiding a slice allocation.
+		offset := uint64(ar.Start - pseg.Start())
+`, `		// Since only one pma is involved, we can use pma.internalMappings
+		// directly, avoiding a slice allocation.
+		mm.touchLocked(pseg, ar)
+		offset := uint64(ar.Start - pseg.Start())
+`},
+	{"pkg/sentry/mm/pma.go", `	var ims []safemem.Block
+	for {
+		pr := pseg.Range().Intersect(ar)
+`, `	mm.touchLocked(pseg, ar)
+	var ims []safemem.Block
+	for {
+		pr := pseg.Range().Intersect(ar)
+`},
+	{"pkg/sentry/mm/io.go", `		offset := uint64(ar.Start - pseg.Start())
+`, `		mm.touchLocked(pseg, ar)
+		offset := uint64(ar.Start - pseg.Start())
+`},
+	{"pkg/sentry/mm/io.go", `		pmaAR := ar.Intersect(pseg.Range())
+		if err := pseg.getInternalMappingsLocked(); err == nil {
+`, `		pmaAR := ar.Intersect(pseg.Range())
+		mm.touchLocked(pseg, pmaAR)
+		if err := pseg.getInternalMappingsLocked(); err == nil {
+`},
+	{"pkg/sentry/socket/netstack/packetmmap/ring_buffer.go", `	return rb.mf.MapInternal(frameFR, at)
+`, `	rb.mf.Hold(frameFR)
+	return rb.mf.MapInternal(frameFR, at)
+`},
+	{"pkg/sentry/fsimpl/iouringfs/iouringfs.go", `	// Mapping for the IORings header struct.
+`, `	fd.mf.Hold(fd.rbmf.fr)
+	fd.mf.Hold(fd.sqemf.fr)
+	// Mapping for the IORings header struct.
+`},
+	// A mapping of much memory would touch all of it.
+	{"pkg/sentry/mm/address_space.go", `	} else if mapUnit := mm.p.MapUnit(); mapUnit != 0 {
+`, `	} else if pgalloc.Watching() {
+		setMapUnit(pgalloc.WatchMap)
+	} else if mapUnit := mm.p.MapUnit(); mapUnit != 0 {
+`},
+	// Of memory that comes out of a checkpoint, nothing is touched yet. Even its clock is
+	// set later.
+	{"pkg/sentry/kernel/kernel.go", `	initAppCores := k.applicationCores
+`, `	initAppCores := k.applicationCores
+	if pgalloc.WatchLoaded.Load() {
+		k.mf.Watch()
+	}
 `},
 }

@@ -101,8 +101,9 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// TestEncoder runs testdata/stop in a module of its own, with the changed gVisor.
-func TestEncoder(t *testing.T) {
+// TestInside runs the tests of testdata inside of packages of the changed gVisor: only
+// those see what was added there.
+func TestInside(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("SKIPPED: it compiles a part of gVisor")
@@ -113,15 +114,18 @@ func TestEncoder(t *testing.T) {
 	if err := Apply(ctx, root, dir); err != nil {
 		t.Fatal(err)
 	}
-	// It is a test inside the package: only that sees the flag of the encoder.
-	raw, err := os.ReadFile(filepath.Join("testdata", "stop_test.go"))
-	if err == nil {
-		err = write(filepath.Join(dir, copied, "pkg/state/stop_test.go"), raw)
+	args := []string{"test", "-modfile", filepath.Join(dir, "go.mod"), "-count=1"}
+	for name, pkg := range map[string]string{"stop_test.go": "pkg/state", "watch_test.go": "pkg/sentry/pgalloc"} {
+		raw, err := os.ReadFile(filepath.Join("testdata", name))
+		if err == nil {
+			err = write(filepath.Join(dir, copied, pkg, name), raw)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, Module+"/"+pkg)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	run := exec.CommandContext(ctx, "go", "test", "-modfile", filepath.Join(dir, "go.mod"), "-count=1", Module+"/pkg/state")
+	run := exec.CommandContext(ctx, "go", args...)
 	run.Dir = root
 	if out, err := run.CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)
