@@ -115,7 +115,7 @@ func (e *Engine) leave(id string) {
 
 // solve has BuildKit build, and holds the result.
 func (e *Engine) solve(ctx context.Context, o Order, rec *progress.Recorder) (*buildapi.Result, error) {
-	opt, err := e.options(o)
+	opt, err := e.options(o, rec)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +177,7 @@ func (e *Engine) makeAgent() error {
 }
 
 // options are what BuildKit's client is told.
-func (e *Engine) options(o Order) (client.SolveOpt, error) {
+func (e *Engine) options(o Order, rec *progress.Recorder) (client.SolveOpt, error) {
 	files, err := fsutil.NewFS(o.Dir)
 	if err != nil {
 		return client.SolveOpt{}, err
@@ -186,7 +186,7 @@ func (e *Engine) options(o Order) (client.SolveOpt, error) {
 	if err != nil {
 		return client.SolveOpt{}, err
 	}
-	attrs, err := e.attributes(o)
+	attrs, err := e.attributes(o, rec)
 	if err != nil {
 		return client.SolveOpt{}, err
 	}
@@ -211,8 +211,8 @@ func (e *Engine) options(o Order) (client.SolveOpt, error) {
 	}, nil
 }
 
-// attributes are the options of the frontend.
-func (e *Engine) attributes(o Order) (map[string]string, error) {
+// attributes are the options of the frontend. Rec is told of those that have no effect.
+func (e *Engine) attributes(o Order, rec *progress.Recorder) (map[string]string, error) {
 	name := o.Dockerfile
 	if name == "" {
 		name = defaultDockerfile
@@ -253,6 +253,9 @@ func (e *Engine) attributes(o Order) (map[string]string, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if len(needs.Unused) > 0 {
+		rec.Warn("no ARG of the Dockerfile names these build arguments, which have no effect: " + strings.Join(needs.Unused, ", "))
 	}
 	for _, name := range needs.Provided {
 		attrs[contextOption(name)] = "local:" + agentContext

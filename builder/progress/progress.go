@@ -315,18 +315,30 @@ func (r *Recorder) progress(s *client.VertexStatus) {
 	r.emit(e)
 }
 
+// Warn emits a mistake that does not end the build, once.
+func (r *Recorder) Warn(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.warn(text, 0)
+}
+
 // warning emits a mistake in the Dockerfile that BuildKit forgives. Callers hold mu.
 func (r *Recorder) warning(w *client.VertexWarning) {
-	text := "warning: " + r.mask.Replace(string(w.Short))
+	line := 0
+	if len(w.Range) > 0 && w.Range[0].Start != nil {
+		line = int(w.Range[0].Start.Line)
+	}
+	r.warn(string(w.Short), line)
+}
+
+// warn emits a warning that is new. Callers hold mu.
+func (r *Recorder) warn(text string, line int) {
+	text = "warning: " + r.mask.Replace(text)
 	if r.warnings[text] || len(r.warnings) >= warningsMax {
 		return
 	}
 	r.warnings[text] = true
-	e := buildapi.Event{At: time.Now().UTC(), Text: buildapi.Clean(text, buildapi.LineMax)}
-	if len(w.Range) > 0 && w.Range[0].Start != nil {
-		e.Line = int(w.Range[0].Start.Line)
-	}
-	r.emit(e)
+	r.emit(buildapi.Event{At: time.Now().UTC(), Text: buildapi.Clean(text, buildapi.LineMax), Line: line})
 }
 
 // mistakes are texts by which errors of BuildKit and of kernels are known.
@@ -401,6 +413,22 @@ func (r *Recorder) describe(f *buildapi.Failure, d digest.Digest) {
 	}
 }
 
+// notFound is BuildKit's error for a COPY or ADD of a file that is not there.
+var notFound = regexp.MustCompile(`failed to calculate checksum of ref \S+: ("[^"]*"): not found`)
+
+// absent returns the message of a step that failed. If a file to be copied is not there, it
+// says in which place.
+func absent(f *buildapi.Failure) string {
+	m := notFound.FindStringSubmatch(f.Message)
+	switch {
+	case m == nil:
+		return f.Message
+	case strings.Contains(f.Name, "--from="):
+		return f.Name + ": there is no " + m[1] + " in what --from names"
+	}
+	return f.Name + ": there is no " + m[1] + " in the build context, or a line of .dockerignore leaves it out"
+}
+
 // maxMessage bounds the text of a failure, in bytes.
 const maxMessage = 4 << 10
 
@@ -415,7 +443,7 @@ func message(f *buildapi.Failure) string {
 		if f.Code != 0 && f.Name != "" {
 			return fmt.Sprintf("%s%s: exit code %d", where, f.Name, f.Code)
 		}
-		return where + f.Message
+		return where + absent(f)
 	case buildapi.FailedOutput:
 		return where + ErrOutput.Error()
 	case buildapi.FailedDisk:

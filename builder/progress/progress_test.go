@@ -226,7 +226,12 @@ func TestFailure(t *testing.T) {
 		code    int
 		message string
 	}{
-		"a command":       {exit, buildapi.FailedStep, true, 7, "line 9 of the Dockerfile: RUN make ***: exit code 7"},
+		"a command": {exit, buildapi.FailedStep, true, 7, "line 9 of the Dockerfile: RUN make ***: exit code 7"},
+		"a file that is not there": {
+			inVertex(errors.New(`failed to compute cache key: failed to calculate checksum of ref abc::def: "/none": not found`)),
+			buildapi.FailedStep, true, 0,
+			`line 9 of the Dockerfile: RUN make ***: there is no "/none" in the build context, or a line of .dockerignore leaves it out`,
+		},
 		"a file":          {inVertex(errors.New(`"/none": not found`)), buildapi.FailedStep, true, 0, `line 9 of the Dockerfile: "/none": not found`},
 		"a full disk":     {inVertex(errors.New("write x: no space left on device")), buildapi.FailedDisk, true, 0, "--build-disk-mb"},
 		"much output":     {inVertex(fmt.Errorf("process: %w", ErrOutput)), buildapi.FailedOutput, true, 0, "MiB of output"},
@@ -273,5 +278,34 @@ func TestTailIsShort(t *testing.T) {
 	tail := r.Failure(errdefs.WrapVertex(errors.New("x"), run)).Tail
 	if len(tail) != buildapi.TailMax || tail[len(tail)-1] != "99" {
 		t.Errorf("got %q", tail)
+	}
+}
+
+// TestAbsent: of a file that is to be copied and is not there, the message says where it is
+// missed.
+func TestAbsent(t *testing.T) {
+	t.Parallel()
+	const text = `failed to compute cache key: failed to calculate checksum of ref abc::def: "/none": not found`
+	for want, f := range map[string]*buildapi.Failure{
+		`COPY none /: there is no "/none" in the build context, or a line of .dockerignore leaves it out`: {Name: "COPY none /", Message: text},
+		`COPY --from=a none /: there is no "/none" in what --from names`:                                  {Name: "COPY --from=a none /", Message: text},
+		"another error": {Name: "COPY none /", Message: "another error"},
+	} {
+		if got := absent(f); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// TestWarn: a warning is told once, and its secrets are not.
+func TestWarn(t *testing.T) {
+	t.Parallel()
+	var told []string
+	r := New(func(e buildapi.Event) { told = append(told, e.Text) }, []string{"hush"})
+	r.Warn("one hush")
+	r.Warn("one hush")
+	r.Warn("two")
+	if len(told) != 2 || strings.Contains(told[0], "hush") || told[1] != "warning: two" {
+		t.Errorf("%q", told)
 	}
 }

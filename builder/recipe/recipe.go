@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -33,6 +34,7 @@ func (m *MistakeError) Error() string { return m.Text }
 type Needs struct {
 	Images   []string // of the platform or of registries
 	Provided []string // those that the builder itself has
+	Unused   []string // build arguments that no ARG of the Dockerfile names
 }
 
 // Read returns the images that the stages name of which a target is made: in FROM, COPY
@@ -82,7 +84,38 @@ func Read(dockerfile []byte, target string, args map[string]string) (Needs, erro
 			needs.Images = append(needs.Images, name)
 		}
 	}
+	needs.Unused = unused(stages, metaArgs, args)
 	return needs, nil
+}
+
+// predefined are build arguments that count without an ARG (Dockerfile reference,
+// "Predefined ARGs" and "BuildKit built-in build args").
+var predefined = regexp.MustCompile(`^((?i:(https?|ftp|no|all)_proxy)|BUILDKIT_.*|SOURCE_DATE_EPOCH|(BUILD|TARGET)(PLATFORM|OS|ARCH|VARIANT))$`)
+
+// unused returns the arguments that no ARG names, sorted.
+func unused(stages []instructions.Stage, metaArgs []instructions.ArgCommand, args map[string]string) (names []string) {
+	declared := map[string]bool{}
+	declare := func(command *instructions.ArgCommand) {
+		for _, arg := range command.Args {
+			declared[arg.Key] = true
+		}
+	}
+	for i := range metaArgs {
+		declare(&metaArgs[i])
+	}
+	for _, s := range stages {
+		for _, command := range s.Commands {
+			if arg, ok := command.(*instructions.ArgCommand); ok {
+				declare(arg)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(args)) {
+		if !declared[name] && !predefined.MatchString(name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // planner walks from a stage to those that it needs.

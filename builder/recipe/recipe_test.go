@@ -3,6 +3,7 @@ package recipe
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -95,4 +96,20 @@ func FuzzRead(f *testing.F) {
 			t.Errorf("%d images", len(needs.Images))
 		}
 	})
+}
+
+func TestUnused(t *testing.T) {
+	t.Parallel()
+	const text = "ARG BASE=scratch\nFROM ${BASE} AS one\nARG A\nFROM one\nARG B=1 C\n"
+	args := map[string]string{}
+	for _, name := range []string{"BASE", "A", "B", "C", "a", "D", "HTTP_PROXY", "https_proxy", "NO_PROXY", "BUILDKIT_INLINE_CACHE", "SOURCE_DATE_EPOCH", "TARGETARCH", "proxy"} {
+		args[name] = "scratch"
+	}
+	needs, err := Read([]byte(text), "", args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"D", "a", "proxy"}; !slices.Equal(needs.Unused, want) {
+		t.Errorf("%q, want %q", needs.Unused, want)
+	}
 }
