@@ -136,9 +136,13 @@ func (r *Recorder) Take(s *client.SolveStatus) error {
 // numbered is the name of a vertex that is an instruction: "[stage 2/5] RUN make".
 var numbered = regexp.MustCompile(`^\[(?:(\S+(?: \S+)*) )? *(\d+)/(\d+)\] (?s)(.*)$`)
 
+// inner begins the names of vertices that are no instruction. Contexts are images of the
+// platform: the platform tells itself that it loads them, by the names that users write.
+var inner = regexp.MustCompile(`^\[(internal|auth|context .*)\]`)
+
 // parse reads the name of a vertex.
 func parse(name string) *vertex {
-	v := &vertex{name: name, hidden: strings.HasPrefix(name, "[internal]") || strings.HasPrefix(name, "[auth]")}
+	v := &vertex{name: name, hidden: inner.MatchString(name)}
 	if m := numbered.FindStringSubmatch(name); m != nil {
 		v.stage, v.name = m[1], m[4]
 		v.step, _ = strconv.Atoi(m[2])
@@ -223,7 +227,7 @@ func (r *Recorder) end(c *client.Vertex) {
 		return
 	}
 	v.state = state
-	if v.hidden && state != buildapi.StateFailed {
+	if v.hidden && (state != buildapi.StateFailed || strings.Contains(c.Error, context.Canceled.Error())) {
 		return
 	}
 	e := r.event(c.Digest, v, *c.Completed)
@@ -424,9 +428,9 @@ func absent(f *buildapi.Failure) string {
 	case m == nil:
 		return f.Message
 	case strings.Contains(f.Name, "--from="):
-		return f.Name + ": there is no " + m[1] + " in what --from names"
+		return "there is no " + m[1] + " in what --from names"
 	}
-	return f.Name + ": there is no " + m[1] + " in the build context, or a line of .dockerignore leaves it out"
+	return "there is no " + m[1] + " in the build context, or a line of .dockerignore leaves it out"
 }
 
 // maxMessage bounds the text of a failure, in bytes.

@@ -59,6 +59,7 @@ func TestStates(t *testing.T) {
 	for range 2 { // BuildKit repeats itself
 		err := r.Take(&client.SolveStatus{Vertexes: []*client.Vertex{
 			v("[1/3] FROM busybox", true, ""), v("[web  1/12] FROM x", true, ""), v("[web  2/12] RUN make", false, ""), v("[internal] load .dockerignore", false, ""),
+			v("[context doze/slim] load metadata for docker.io/doze/slim@sha256:1", false, ""), v("[context a] OCI load from client", false, "context canceled"),
 			v("[3/3] COPY a b", false, "not found"), v("exporting to image", false, ""), v("[linux/amd64 web 2/2] RUN a\nb", false, ""),
 		}})
 		if err != nil {
@@ -230,7 +231,7 @@ func TestFailure(t *testing.T) {
 		"a file that is not there": {
 			inVertex(errors.New(`failed to compute cache key: failed to calculate checksum of ref abc::def: "/none": not found`)),
 			buildapi.FailedStep, true, 0,
-			`line 9 of the Dockerfile: RUN make ***: there is no "/none" in the build context, or a line of .dockerignore leaves it out`,
+			`line 9 of the Dockerfile: there is no "/none" in the build context, or a line of .dockerignore leaves it out`,
 		},
 		"a file":          {inVertex(errors.New(`"/none": not found`)), buildapi.FailedStep, true, 0, `line 9 of the Dockerfile: "/none": not found`},
 		"a full disk":     {inVertex(errors.New("write x: no space left on device")), buildapi.FailedDisk, true, 0, "--build-disk-mb"},
@@ -287,8 +288,8 @@ func TestAbsent(t *testing.T) {
 	t.Parallel()
 	const text = `failed to compute cache key: failed to calculate checksum of ref abc::def: "/none": not found`
 	for want, f := range map[string]*buildapi.Failure{
-		`COPY none /: there is no "/none" in the build context, or a line of .dockerignore leaves it out`: {Name: "COPY none /", Message: text},
-		`COPY --from=a none /: there is no "/none" in what --from names`:                                  {Name: "COPY --from=a none /", Message: text},
+		`there is no "/none" in the build context, or a line of .dockerignore leaves it out`: {Name: "COPY none /", Message: text},
+		`there is no "/none" in what --from names`:                                           {Name: "COPY --from=a none /", Message: text},
 		"another error": {Name: "COPY none /", Message: "another error"},
 	} {
 		if got := absent(f); got != want {
