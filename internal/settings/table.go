@@ -97,7 +97,7 @@ func (s *Settings) rows() []row {
 		{&s.BusyMax, "busy-max", node, "pause it in any case this `time` after the last request"},
 		{&s.SaveAfter, "save-after", node, "write a sandbox's checkpoint after it has been paused this `time`; 0: at once"},
 		{&s.Checkpoint, "checkpoint-every", node, "renew the checkpoint of a sandbox in use after this `time`, such as 5m, so that a crash loses less; 0: never. The sandbox falls asleep in the first second without requests. One that is never idle stands still for a moment: see --checkpoint-pause"},
-		{&s.CheckPause, "checkpoint-pause", node, "for at most about this `time`, a sandbox in use stands still for a new checkpoint. The checkpoint of one with too much memory for that is not renewed: see the metric doze_checkpoint_age_seconds"},
+		{&s.CheckPause, "checkpoint-pause", node, "for at most about this `time`, a sandbox in use stands still for a new checkpoint. The checkpoint of one that changes too much memory for that is not renewed: see the metric doze_checkpoint_age_seconds"},
 		{&s.OnCrash, "on-crash", node, "`resume|fail`: what happens to a sandbox when the host or its own processes crash. It resumes from its last checkpoint, whatever its age (this takes disk while it is awake), or it fails"},
 		{&s.SwapAfter, "swap-after", node, "move a sandbox's memory to swap after it has been paused this `time`, if there is swap"},
 		{&s.DiskAfter, "disk-after", node, "free a sandbox's memory after it has been paused this `time`"},
