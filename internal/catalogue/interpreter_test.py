@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import subprocess
 import sys
 import unittest
 
@@ -62,13 +64,25 @@ class Lines(unittest.TestCase):
 
 class Variables(unittest.TestCase):
     def test_set_and_put_back(self):
-        before, after = it.needed("python", {"DOZE_A": "'\"\\\n{}é", "DOZE_B": "x"}, {"DOZE_B": "old"})
-        os.environ["DOZE_B"] = "old"
+        before, after = it.needed("python", {"DOZE_A": "'\"\\\n{}é", "DOZE_B": "x"})
+        os.environ["DOZE_B"] = "old"  # as earlier code may do
         exec(before, {})
         self.assertEqual((os.environ["DOZE_A"], os.environ["DOZE_B"]), ("'\"\\\n{}é", "x"))
         exec(after, {})
         self.assertEqual((os.environ.get("DOZE_A"), os.environ.pop("DOZE_B")), (None, "old"))
-        self.assertEqual(it.needed("python", {}, {}), (None, None))
+        os.environ["DOZE_A"] = "later"
+        exec(after, {})  # nothing is left to put back
+        self.assertEqual(os.environ.pop("DOZE_A"), "later")
+        self.assertEqual(it.needed("python", {}), (None, None))
+
+    def test_set_and_put_back_in_javascript(self):
+        if not shutil.which("node"):
+            self.skipTest("there is no node")
+        before, after = it.needed("javascript", {"DOZE_A": "'\"\\\n{}é", "DOZE_B": "x"})
+        show = "console.log(JSON.stringify([process.env.DOZE_A, process.env.DOZE_B]));"
+        code = "\n".join(('process.env.DOZE_B = "old";', before, show, after, show, 'process.env.DOZE_A = "later";', after, show))
+        got = subprocess.run(["node", "-e", code], capture_output=True, text=True, check=True).stdout.splitlines()
+        self.assertEqual([json.loads(line) for line in got], [["'\"\\\n{}é", "x"], [None, "old"], ["later", "old"]])
 
 
 if __name__ == "__main__":

@@ -152,28 +152,33 @@ def thrown(noted):
     return error_of("Error", noted.strip().partition("\n")[0], [noted])
 
 
-def assignment(language, variables):
-    """Returns code that sets variables, and removes those whose value is None."""
-    text = json.dumps(variables)
-    if language == "python":
-        return (
-            "(lambda new, env: [env.pop(name, None) if value is None else env.__setitem__(name, value) for name, value in new.items()])"
-            f"(__import__('json').loads({text!r}), __import__('os').environ)"
-        )
-    return (
-        f"Object.entries(JSON.parse({json.dumps(text)})).forEach(function (pair) {{ "
-        "if (pair[1] === null) delete process.env[pair[0]]; else process.env[pair[0]] = String(pair[1]); });"
-    )
+# SAVED names the place in a kernel where values wait until an execution has ended.
+SAVED = "_interpreter_saved"
 
 
-def needed(language, variables, own):
+def needed(language, variables):
     """Returns the code before and after an execution with variables.
 
-    own is the environment that the kernel began with: what it had is put back after it.
+    The kernel itself keeps the values that it had: only it knows what earlier code has set.
     """
     if not variables:
         return None, None
-    return assignment(language, variables), assignment(language, {name: own.get(name) for name in variables})
+    text = json.dumps(variables)
+    if language == "python":
+        return (
+            f"(lambda new, env, sys: (setattr(sys, {SAVED!r}, {{name: env.get(name) for name in new}}), env.update(new)))"
+            f"(__import__('json').loads({text!r}), __import__('os').environ, __import__('sys'))",
+            "(lambda env, sys: [env.pop(name, None) if value is None else env.__setitem__(name, value)"
+            f" for name, value in sys.__dict__.pop({SAVED!r}, {{}}).items()])"
+            "(__import__('os').environ, __import__('sys'))",
+        )
+    return (
+        f"Reflect.set(process, {json.dumps(SAVED)}, Object.entries(JSON.parse({json.dumps(text)})).map(function (pair) {{ "
+        "const old = process.env[pair[0]]; process.env[pair[0]] = String(pair[1]); return [pair[0], old]; }));",
+        f"for (const pair of Reflect.get(process, {json.dumps(SAVED)}) || []) {{ "
+        "if (pair[1] === undefined) delete process.env[pair[0]]; else process.env[pair[0]] = pair[1]; } "
+        f"Reflect.deleteProperty(process, {json.dumps(SAVED)});",
+    )
 
 
 class Context:
@@ -363,7 +368,7 @@ class Interpreter:
             raise Refused(404, "the context was deleted")
         if not await context.alive():
             await context.start()
-        before, after = needed(context.language, variables, os.environ)
+        before, after = needed(context.language, variables)
 
         async def nothing(_):
             pass
