@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -176,6 +177,26 @@ func TestSettingsStayInside(t *testing.T) {
 	}
 	if args, _, err := takeSettings(dir); err != nil || len(args) > 0 {
 		t.Errorf("got %v, %v", args, err)
+	}
+}
+
+// TestMistakesOfArgs: each names its line.
+func TestMistakesOfArgs(t *testing.T) {
+	t.Parallel()
+	var many strings.Builder
+	for i := range buildapi.ArgsMax + 1 {
+		fmt.Fprintf(&many, "A%d=b\n", i)
+	}
+	for text, want := range map[string]string{
+		"# A\n\nA=b\nB\n":     "line 4 is not NAME=value",
+		"A=b\n=c\n":           "line 2 is not NAME=value",
+		"A=b\nexport B C=d\n": `line 2 has a space in the name "B C"`,
+		"A=b\nB=" + strings.Repeat("x", buildapi.ArgBytesMax+1): "line 2 has more than 65536 bytes",
+		many.String(): "line 257 is one more than 256 arguments",
+	} {
+		if _, err := parseArgs(text); err == nil || !strings.Contains(err.Error(), argsFile+": "+want) {
+			t.Errorf("%.40q: %v, want %q", text, err, want)
+		}
 	}
 }
 

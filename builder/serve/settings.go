@@ -79,15 +79,21 @@ func parseArgs(text string) (map[string]string, error) {
 		}
 		name, value, ok := strings.Cut(line, "=")
 		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
-		if !ok || name == "" {
+		switch {
+		case !ok || name == "":
 			return nil, &unpack.MistakeError{Text: fmt.Sprintf("%s: line %d is not NAME=value", argsFile, n)}
+		case strings.ContainsAny(name, " \t"):
+			return nil, &unpack.MistakeError{Text: fmt.Sprintf("%s: line %d has a space in the name %.100q: remove it", argsFile, n, name)}
 		}
 		if len(value) >= 2 && (value[0] == '"' || value[0] == '\'') && value[len(value)-1] == value[0] {
 			value = value[1 : len(value)-1]
 		}
 		args[name] = value
-		if len(args) > buildapi.ArgsMax || len(value) > buildapi.ArgBytesMax {
-			return nil, &unpack.MistakeError{Text: fmt.Sprintf("%s: more than %d arguments, or one of more than %d bytes", argsFile, buildapi.ArgsMax, buildapi.ArgBytesMax)}
+		switch {
+		case len(args) > buildapi.ArgsMax:
+			return nil, &unpack.MistakeError{Text: fmt.Sprintf("%s: line %d is one more than %d arguments", argsFile, n, buildapi.ArgsMax)}
+		case len(name) > buildapi.ArgBytesMax || len(value) > buildapi.ArgBytesMax:
+			return nil, &unpack.MistakeError{Text: fmt.Sprintf("%s: line %d has more than %d bytes", argsFile, n, buildapi.ArgBytesMax)}
 		}
 	}
 	return args, nil

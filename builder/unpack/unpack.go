@@ -104,16 +104,20 @@ func Archive(r io.Reader, dir string, limits Limits) (Stats, error) {
 	if err == nil {
 		err = u.finish()
 	}
-	return u.stats, classify(err)
+	return u.stats, classify(err, u.at)
 }
 
-// classify names the errors of readers that are mistakes of the sender.
-func classify(err error) error {
+// classify names the errors of readers that are mistakes of the sender. At is the last entry.
+func classify(err error, at string) error {
 	for _, broken := range []error{
 		tar.ErrHeader, zip.ErrFormat, zip.ErrAlgorithm, zip.ErrChecksum, gzip.ErrHeader, gzip.ErrChecksum, io.ErrUnexpectedEOF,
 	} {
 		if errors.Is(err, broken) {
-			return &MistakeError{Text: "the archive is broken: " + err.Error()}
+			text := "the archive is broken"
+			if at != "" {
+				text += fmt.Sprintf(" in or after entry %.*q", excerpt, at)
+			}
+			return &MistakeError{Text: text + ": " + err.Error()}
 		}
 	}
 	return err
@@ -139,6 +143,7 @@ type unpacker struct {
 	root   *os.Root
 	limits Limits
 	stats  Stats
+	at     string // the name of the last entry
 	// times are those of directories, which change with each file in them.
 	times map[string]time.Time
 }
@@ -256,12 +261,16 @@ func (b *budget) ReadAt(p []byte, at int64) (int, error) {
 
 // add writes one entry.
 func (u *unpacker) add(e entry) error {
+	u.at = e.name
 	name, err := u.clean(e.name)
 	if err != nil {
 		return err
 	}
 	if u.stats.Files++; u.stats.Files > u.limits.Files {
-		return &MistakeError{Text: fmt.Sprintf("the archive has more than %d entries; leave out what the Dockerfile does not copy", u.limits.Files), TooLarge: true}
+		return &MistakeError{
+			Text:     fmt.Sprintf("the archive has more than %d entries, and %.*q is beyond; leave out what the Dockerfile does not copy", u.limits.Files, excerpt, e.name),
+			TooLarge: true,
+		}
 	}
 	if name == "." {
 		return nil
@@ -382,7 +391,7 @@ func (u *unpacker) file(name string, e entry) error {
 	n, err := io.Copy(out, io.LimitReader(in, left+1))
 	u.stats.Bytes += n
 	if err == nil && n > left {
-		err = &MistakeError{Text: fmt.Sprintf("the files of the archive have more than %d bytes together", u.limits.Bytes), TooLarge: true}
+		err = &MistakeError{Text: fmt.Sprintf("the files of the archive have more than %d bytes together, with entry %.*q", u.limits.Bytes, excerpt, e.name), TooLarge: true}
 	}
 	if err == nil {
 		err = out.Chmod(modeOf(e.mode)) // by the open file: no umask
