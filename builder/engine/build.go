@@ -247,6 +247,7 @@ func (e *Engine) attributes(o Order, rec *progress.Recorder) (map[string]string,
 	if err != nil {
 		return nil, err
 	}
+	rec.Ignored(func(name string) string { return ignoredBy(o.Dir, o.Dockerfile, name) })
 	needs, err := recipe.Read(text, o.Target, o.Args)
 	if m, ok := errors.AsType[*recipe.MistakeError](err); ok && !m.Limit {
 		return attrs, nil // BuildKit says it with the line

@@ -37,7 +37,7 @@ const (
 )
 
 // ErrOutput is why a build was ended that wrote too much.
-var ErrOutput = fmt.Errorf("the build wrote more than %d MiB of output, or more than %d lines; redirect what nobody reads to a file or to /dev/null",
+var ErrOutput = fmt.Errorf("the build wrote more than %d MB of output, or more than %d lines; redirect what nobody reads to a file or to /dev/null",
 	buildapi.OutputMax>>20, buildapi.LinesMax)
 
 // A Recorder is of one build. Its methods may be called at the same time.
@@ -53,6 +53,7 @@ type Recorder struct {
 	bytes    int                       // guarded by mu; of output
 	count    int                       // guarded by mu; of its lines
 	warnings map[string]bool           // guarded by mu
+	ignored  func(string) string       // guarded by mu; see Ignored
 	last     map[string]time.Time      // guarded by mu; of events about progress
 }
 
@@ -104,6 +105,14 @@ func (r *Recorder) Place(d digest.Digest, line int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lines[d] = line
+}
+
+// Ignored gives the recorder a function that tells which file, such as .dockerignore, leaves a
+// path out of the build context. It returns nothing for other paths.
+func (r *Recorder) Ignored(by func(path string) string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ignored = by
 }
 
 // Take emits what is new. It returns ErrOutput if the build wrote too much.
@@ -399,7 +408,8 @@ func (r *Recorder) Failure(err error) *buildapi.Failure {
 	if errors.Is(err, context.Canceled) && f.Reason != buildapi.FailedOutput {
 		f.Reason = buildapi.FailedCanceled
 	}
-	f.Message = buildapi.CleanText(message(f), maxMessage)
+	f.Message = buildapi.CleanText(r.message(f), maxMessage)
+	f.Shorten()
 	return f
 }
 
@@ -421,23 +431,27 @@ func (r *Recorder) describe(f *buildapi.Failure, d digest.Digest) {
 var notFound = regexp.MustCompile(`failed to calculate checksum of ref \S+: ("[^"]*"): not found`)
 
 // absent returns the message of a step that failed. If a file to be copied is not there, it
-// says in which place.
-func absent(f *buildapi.Failure) string {
+// says in which place. Ignored may be nil: see [Recorder.Ignored].
+func absent(f *buildapi.Failure, ignored func(string) string) string {
 	m := notFound.FindStringSubmatch(f.Message)
 	switch {
 	case m == nil:
 		return f.Message
 	case strings.Contains(f.Name, "--from="):
 		return "there is no " + m[1] + " in what --from names"
+	case ignored != nil:
+		if file := ignored(strings.Trim(m[1], `"/`)); file != "" {
+			return m[1] + " is not in the build context: a line of " + file + " leaves it out"
+		}
 	}
-	return "there is no " + m[1] + " in the build context, or a line of .dockerignore leaves it out"
+	return "there is no " + m[1] + " in the build context"
 }
 
 // maxMessage bounds the text of a failure, in bytes.
 const maxMessage = 4 << 10
 
-// message says what failed in the words of the user.
-func message(f *buildapi.Failure) string {
+// message says what failed in the words of the user. Callers hold mu.
+func (r *Recorder) message(f *buildapi.Failure) string {
 	where := ""
 	if f.Line > 0 {
 		where = fmt.Sprintf("line %d of the Dockerfile: ", f.Line)
@@ -447,7 +461,7 @@ func message(f *buildapi.Failure) string {
 		if f.Code != 0 && f.Name != "" {
 			return fmt.Sprintf("%s%s: exit code %d", where, f.Name, f.Code)
 		}
-		return where + absent(f)
+		return where + absent(f, r.ignored)
 	case buildapi.FailedOutput:
 		return where + ErrOutput.Error()
 	case buildapi.FailedDisk:

@@ -231,11 +231,11 @@ func TestFailure(t *testing.T) {
 		"a file that is not there": {
 			inVertex(errors.New(`failed to compute cache key: failed to calculate checksum of ref abc::def: "/none": not found`)),
 			buildapi.FailedStep, true, 0,
-			`line 9 of the Dockerfile: there is no "/none" in the build context, or a line of .dockerignore leaves it out`,
+			`line 9 of the Dockerfile: there is no "/none" in the build context`,
 		},
 		"a file":          {inVertex(errors.New(`"/none": not found`)), buildapi.FailedStep, true, 0, `line 9 of the Dockerfile: "/none": not found`},
 		"a full disk":     {inVertex(errors.New("write x: no space left on device")), buildapi.FailedDisk, true, 0, "--build-disk-mb"},
-		"much output":     {inVertex(fmt.Errorf("process: %w", ErrOutput)), buildapi.FailedOutput, true, 0, "MiB of output"},
+		"much output":     {inVertex(fmt.Errorf("process: %w", ErrOutput)), buildapi.FailedOutput, true, 0, "MB of output"},
 		"a cancel":        {inVertex(context.Canceled), buildapi.FailedCanceled, true, 0, "canceled"},
 		"no Dockerfile":   {errors.New("failed to read dockerfile: open Dockerfile: no such file or directory"), buildapi.FailedDockerfile, false, 0, "failed to read dockerfile"},
 		"a mistake in it": {errors.New("dockerfile parse error on line 3: unknown instruction: FLY"), buildapi.FailedDockerfile, false, 0, "FLY"},
@@ -282,17 +282,53 @@ func TestTailIsShort(t *testing.T) {
 	}
 }
 
+// TestFailureIsBounded: lines without an end make no failure longer than its bound, and the last
+// line stays.
+func TestFailureIsBounded(t *testing.T) {
+	t.Parallel()
+	r, _ := recorder()
+	if err := r.Take(started("[1/1] RUN x")); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 * buildapi.TailMax {
+		text := fmt.Sprintf("%d %s", i, strings.Repeat("x", 1<<16))
+		if i < 2*buildapi.TailMax-1 {
+			text += "\n" // the last one has no end
+		}
+		if err := r.Take(wrote(1, text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := r.Failure(errdefs.WrapVertex(errors.New(strings.Repeat("why ", 1<<20)), run))
+	n := len(f.Message)
+	for _, line := range f.Tail {
+		n += len(line)
+	}
+	if n > buildapi.FailureMax || len(f.Tail) < 2 || !strings.HasPrefix(f.Tail[len(f.Tail)-1], "39 x") {
+		t.Errorf("%d bytes, %d lines", n, len(f.Tail))
+	}
+}
+
 // TestAbsent: of a file that is to be copied and is not there, the message says where it is
 // missed.
 func TestAbsent(t *testing.T) {
 	t.Parallel()
 	const text = `failed to compute cache key: failed to calculate checksum of ref abc::def: "/none": not found`
+	const left = `failed to compute cache key: failed to calculate checksum of ref abc::def: "/a/left": not found`
+	ignored := func(path string) string {
+		if path == "a/left" {
+			return ".dockerignore"
+		}
+		return ""
+	}
 	for want, f := range map[string]*buildapi.Failure{
-		`there is no "/none" in the build context, or a line of .dockerignore leaves it out`: {Name: "COPY none /", Message: text},
-		`there is no "/none" in what --from names`:                                           {Name: "COPY --from=a none /", Message: text},
+		`there is no "/none" in the build context`:                                     {Name: "COPY none /", Message: text},
+		`"/a/left" is not in the build context: a line of .dockerignore leaves it out`: {Name: "COPY a/left /", Message: left},
+		`there is no "/none" in what --from names`:                                     {Name: "COPY --from=a none /", Message: text},
+		`there is no "/a/left" in what --from names`:                                   {Name: "COPY --from=a a/left /", Message: left},
 		"another error": {Name: "COPY none /", Message: "another error"},
 	} {
-		if got := absent(f); got != want {
+		if got := absent(f, ignored); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

@@ -78,6 +78,9 @@ const (
 	Heartbeat = 10 * time.Second
 	// TailMax is how many of its last lines a failing step repeats.
 	TailMax = 20
+	// FailureMax bounds the message of a failure and those lines together, in bytes. It is more
+	// than a screen shows, and records and events repeat it.
+	FailureMax = 16 << 10
 )
 
 // The bounds of what a node reads of a builder.

@@ -312,3 +312,30 @@ func checkText(t *testing.T, s string, most int) {
 		}
 	}
 }
+
+// TestFailureIsBounded: a node believes no failure that is longer than its bound.
+func TestFailureIsBounded(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("é", LineMax)
+	f := Failure{Reason: FailedStep, Message: strings.Repeat("m", 2*messageMax)}
+	for range TailMax - 1 {
+		f.Tail = append(f.Tail, long)
+	}
+	f.Tail = append(f.Tail, "the last")
+	raw, err := json.Marshal(Event{Failure: &f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = ReadEvents(bytes.NewReader(append(raw, '\n')), func(Event) {})
+	failed, ok := errors.AsType[*FailedError](err)
+	if !ok {
+		t.Fatal(err)
+	}
+	n := len(failed.Failure.Message)
+	for _, line := range failed.Failure.Tail {
+		n += len(line)
+	}
+	if n > FailureMax || len(failed.Failure.Tail) < 2 || failed.Failure.Tail[len(failed.Failure.Tail)-1] != "the last" {
+		t.Errorf("%d bytes, %d lines", n, len(failed.Failure.Tail))
+	}
+}

@@ -131,6 +131,19 @@ func (f *Failure) sanitize() {
 		f.Tail[i] = Clean(line, LineMax)
 	}
 	f.Code = min(max(f.Code, 0), 255)
+	f.Shorten()
+}
+
+// Shorten bounds the text of a failure by [FailureMax]. The last lines count the most.
+func (f *Failure) Shorten() {
+	f.Message = cut(f.Message, messageMax)
+	left := FailureMax - len(f.Message)
+	for i, line := range slices.Backward(f.Tail) {
+		if left -= len(line); left < 0 {
+			f.Tail = f.Tail[i+1:]
+			return
+		}
+	}
 }
 
 // clamp moves a number into the range of steps and lines.
