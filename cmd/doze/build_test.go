@@ -365,8 +365,16 @@ func TestLiveView(t *testing.T) {
 			t.Errorf("%q has %d letters", line, n)
 		}
 	}
+	// A warning is printed once and whole, above what is drawn.
+	warning := warningPrefix + strings.Repeat("long ", 20) + "end"
+	if err := v.show(doze.BuildEvent{Text: warning}); err != nil {
+		t.Fatal(err)
+	}
+	if got := draw(); !strings.HasPrefix(got, "\x1b[5A"+warning+"\n    a line") || v.lines != 5 {
+		t.Errorf("%q", got)
+	}
 	// What has ended is not drawn again, and the end leaves no output.
-	if got := draw(); strings.Contains(got, "step 1") || strings.Contains(got, "CACHED") {
+	if got := draw(); strings.Contains(got, "step 1") || strings.Contains(got, "CACHED") || strings.Contains(got, "warning") {
 		t.Errorf("%q", got)
 	}
 	v.close()

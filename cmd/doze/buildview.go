@@ -22,6 +22,8 @@ const (
 	tailLines = 6
 	// drawEvery is how often the steps are drawn again on a terminal.
 	drawEvery = 200 * time.Millisecond
+	// warningPrefix begins a text about a mistake that does not end the build.
+	warningPrefix = "warning: "
 	// screenWidth and screenHeight are those of a terminal that does not say.
 	screenWidth, screenHeight = 80, 24
 )
@@ -114,6 +116,7 @@ type liveView struct {
 	mu    sync.Mutex
 	steps []*liveStep // guarded by mu; those that are not printed for good
 	note  string      // guarded by mu; the last word of the platform
+	warns []string    // guarded by mu; warnings that are not printed yet
 	lines int         // guarded by mu; that are drawn now
 }
 
@@ -162,7 +165,11 @@ func (v *liveView) show(e doze.BuildEvent) error {
 		return nil
 	}
 	if e.Name == "" {
-		v.note = e.Text
+		if strings.HasPrefix(e.Text, warningPrefix) { // it is for later, too
+			v.warns = append(v.warns, e.Text)
+		} else {
+			v.note = e.Text
+		}
 		return nil
 	}
 	v.note = ""
@@ -209,6 +216,10 @@ func (v *liveView) drawLocked(now time.Time) {
 	line := func(text, right string) {
 		out.WriteString("\r\x1b[K" + fitted(text, right, width) + "\n")
 	}
+	for _, text := range v.warns { // whole, in as many lines as it takes
+		out.WriteString("\r\x1b[J" + printable(text) + "\n")
+	}
+	v.warns = nil
 	done := 0
 	for done < len(v.steps) && v.steps[done].state != "" {
 		s := v.steps[done]

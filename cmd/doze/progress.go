@@ -91,7 +91,8 @@ func (p *progress) line(took time.Duration) string {
 	return fmt.Sprintf("%s [%s] %d%%, %s of %s MB, %s", p.what, bar, done*100/p.total, megabytes(done), megabytes(p.total), rate)
 }
 
-func megabytes(n int64) string { return fmt.Sprintf("%.1f", float64(n)/1e6) }
+// megabytes is a number of bytes in the unit of memory, volumes and images.
+func megabytes(n int64) string { return fmt.Sprintf("%.1f", float64(n)/(1<<20)) }
 
 // counts reads r and counts what was read.
 func (p *progress) counts(r io.Reader) io.Reader { return countingReader{r, p} }

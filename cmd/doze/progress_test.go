@@ -82,10 +82,10 @@ func TestLineOfProgress(t *testing.T) {
 		want        string
 	}{
 		"time alone":    {0, 0, 3500 * time.Millisecond, "it, 3 s"},
-		"no total":      {0, 4e6, 2 * time.Second, "it, 4.0 MB, 2.0 MB/s"},
-		"half":          {10e6, 5e6, 2 * time.Second, "it [============            ] 50%, 5.0 of 10.0 MB, 2.5 MB/s"},
+		"no total":      {0, 4 << 20, 2 * time.Second, "it, 4.0 MB, 2.0 MB/s"},
+		"half":          {10 << 20, 5 << 20, 2 * time.Second, "it [============            ] 50%, 5.0 of 10.0 MB, 2.5 MB/s"},
 		"all":           {1, 1, time.Second, "it [========================] 100%, 0.0 of 0.0 MB, 0.0 MB/s"},
-		"more than all": {10e6, 11e6, time.Second, "it [========================] 100%, 10.0 of 10.0 MB, 11.0 MB/s"},
+		"more than all": {10 << 20, 11 << 20, time.Second, "it [========================] 100%, 10.0 of 10.0 MB, 11.0 MB/s"},
 	} {
 		p := &progress{what: "it", total: tt.total}
 		p.done.Store(tt.done)
