@@ -5,10 +5,9 @@ import (
 	"cmp"
 	"os"
 
+	"github.com/dozehq/doze/internal/buildapi"
 	"github.com/moby/patternmatcher"
 	"github.com/moby/patternmatcher/ignorefile"
-
-	"github.com/dozehq/doze/internal/buildapi"
 )
 
 // ignoreFile lists what a context is to be without. A Dockerfile may have one of its own
