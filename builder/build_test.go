@@ -200,15 +200,19 @@ RUN echo second && \
 	}
 	var got []place
 	for _, e := range all {
-		if e.Stream != "" {
+		if strings.HasPrefix(e.Name, "FROM") || e.Stream != "" {
 			got = append(got, place{e.Stage, e.Name, e.Stream, e.Text, e.Line, e.Step, e.Steps})
 		}
 		if e.State == buildapi.StateStarted && strings.HasPrefix(e.Name, "COPY") && e.Line != 6 {
 			t.Errorf("%s is in line 6, not %d", e.Name, e.Line)
 		}
 	}
-	slices.SortFunc(got, func(a, b place) int { return strings.Compare(a.Text, b.Text) })
+	slices.SortFunc(got, func(a, b place) int {
+		return slices.Compare([]string{a.Text, fmt.Sprint(a.Line)}, []string{b.Text, fmt.Sprint(b.Line)})
+	})
 	want := []place{
+		{"one", "FROM busybox:1", "", "", 1, 1, 2},
+		{"two", "FROM busybox:1", "", "", 5, 1, 3},
 		{"one", "RUN echo first", "stdout", "first", 4, 2, 2},
 		{"two", "RUN echo second &&   echo third >&2", "stdout", "second", 7, 3, 3},
 		{"two", "RUN echo second &&   echo third >&2", "stderr", "third", 7, 3, 3},
@@ -229,9 +233,16 @@ func TestMistakes(t *testing.T) {
 		line       int
 		text       string
 	}{
-		"a command":     {"FROM busybox:1\nRUN false\n", nil, buildapi.FailedStep, 2, "exit code 1"},
-		"no command":    {"FROM busybox:1\nRUN [\"/none\"]\n", nil, buildapi.FailedStep, 2, "exit code 127"},
-		"no file":       {"FROM busybox:1\nCOPY none /x\n", nil, buildapi.FailedStep, 2, "none"},
+		"a command":  {"FROM busybox:1\nRUN false\n", nil, buildapi.FailedStep, 2, "exit code 1"},
+		"no command": {"FROM busybox:1\nRUN [\"/none\"]\n", nil, buildapi.FailedStep, 2, "exit code 127"},
+		"no file":    {"FROM busybox:1\nCOPY none /x\n", nil, buildapi.FailedStep, 2, `there is no "/none" in the build context`},
+		"ignored": {"FROM busybox:1\nCOPY a.log /x\n", func(o *engine.Order) {
+			for name, text := range map[string]string{".dockerignore": "*.log\n", "a.log": ""} {
+				if err := os.WriteFile(filepath.Join(o.Dir, name), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, buildapi.FailedStep, 2, `"/a.log" is not in the build context: a line of .dockerignore leaves it out`},
 		"a word":        {"FROM busybox:1\nFLY x\n", nil, buildapi.FailedDockerfile, 2, "FLY"},
 		"no Dockerfile": {"", func(o *engine.Order) { o.Dockerfile = "none" }, buildapi.FailedDockerfile, 0, "none"},
 		"no target":     {"FROM busybox:1\n", func(o *engine.Order) { o.Target = "none" }, buildapi.FailedDockerfile, 0, "none"},
@@ -261,8 +272,8 @@ func TestHostileSteps(t *testing.T) {
 		reason buildapi.Reason
 		text   string // in the message or the output
 	}{
-		"endless output":    {"yes", buildapi.FailedOutput, "MiB of output"},
-		"an endless line":   {"cat /dev/zero", buildapi.FailedOutput, "MiB of output"},
+		"endless output":    {"yes", buildapi.FailedOutput, "MB of output"},
+		"an endless line":   {"cat /dev/zero", buildapi.FailedOutput, "MB of output"},
 		"a fork bomb":       {"f() { f | f & f; }; f", buildapi.FailedStep, "processes"},
 		"kill all":          {"kill -9 -1; sleep 0.1; exit 9", buildapi.FailedStep, "exit code"},
 		"kill the first":    {"kill -9 1 2>/dev/null; sleep 0.1; exit 9", buildapi.FailedStep, "exit code"}, // not every kernel lets it

@@ -258,6 +258,10 @@ func (e *Engine) attributes(o Order, rec *progress.Recorder) (map[string]string,
 	if len(needs.Unused) > 0 {
 		rec.Warn("no ARG of the Dockerfile names these build arguments, which have no effect: " + strings.Join(needs.Unused, ", "))
 	}
+	for _, b := range needs.Bases {
+		_, put := attrs[contextOption(b.Image)]
+		rec.Base(b.Image, b.Stage, b.Steps, b.Line, put)
+	}
 	for _, name := range needs.Provided {
 		attrs[contextOption(name)] = "local:" + agentContext
 	}

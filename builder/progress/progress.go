@@ -54,6 +54,7 @@ type Recorder struct {
 	count    int                       // guarded by mu; of its lines
 	warnings map[string]bool           // guarded by mu
 	ignored  func(string) string       // guarded by mu; see Ignored
+	bases    map[int]buildapi.Event    // guarded by mu; by the line of the Dockerfile
 	last     map[string]time.Time      // guarded by mu; of events about progress
 }
 
@@ -96,7 +97,7 @@ func New(emit func(buildapi.Event), secrets []string) *Recorder {
 	}
 	return &Recorder{
 		emit: emit, mask: strings.NewReplacer(pairs...), vertices: map[digest.Digest]*vertex{}, stages: map[string]*stage{}, lines: map[digest.Digest]int{},
-		warnings: map[string]bool{}, last: map[string]time.Time{},
+		warnings: map[string]bool{}, bases: map[int]buildapi.Event{}, last: map[string]time.Time{},
 	}
 }
 
@@ -105,6 +106,21 @@ func (r *Recorder) Place(d digest.Digest, line int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lines[d] = line
+}
+
+// Base tells of a FROM that is the first step of a stage. BuildKit gives it no number if the
+// image was put here, so that it is there already.
+func (r *Recorder) Base(image, stage string, steps, line int, put bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := buildapi.Event{
+		At: time.Now().UTC(), Step: 1, Steps: steps, Stage: stage, Name: r.mask.Replace("FROM " + image), Line: line, Vertex: fmt.Sprintf("from-%d", line),
+		State: buildapi.StateCached,
+	}
+	r.bases[line] = e
+	if put {
+		r.emit(e)
+	}
 }
 
 // Ignored gives the recorder a function that tells which file, such as .dockerignore, leaves a
@@ -394,6 +410,9 @@ func (r *Recorder) Failure(err error) *buildapi.Failure {
 		r.describe(f, digest.Digest(broken.Digest))
 	case errors.Is(err, ErrOutput):
 		r.describe(f, r.loud)
+	}
+	if e, ok := r.bases[f.Line]; ok && f.Step == 0 {
+		f.Step, f.Steps, f.Stage, f.Name = e.Step, e.Steps, e.Stage, e.Name
 	}
 	var exit *gateway.ExitError
 	if errors.As(err, &exit) && exit.ExitCode != gateway.UnknownExitStatus {

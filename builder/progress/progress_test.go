@@ -13,6 +13,7 @@ import (
 	"github.com/moby/buildkit/client"
 	gateway "github.com/moby/buildkit/frontend/gateway/pb"
 	"github.com/moby/buildkit/solver/errdefs"
+	"github.com/moby/buildkit/solver/pb"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -279,6 +280,29 @@ func TestTailIsShort(t *testing.T) {
 	tail := r.Failure(errdefs.WrapVertex(errors.New("x"), run)).Tail
 	if len(tail) != buildapi.TailMax || tail[len(tail)-1] != "99" {
 		t.Errorf("got %q", tail)
+	}
+}
+
+// TestBase: an image that is there already is a step of the log, and one that cannot be pulled
+// has the number of its step.
+func TestBase(t *testing.T) {
+	t.Parallel()
+	r, got := recorder("hunter2")
+	r.Base("doze/slim", "one", 3, 1, true)
+	r.Base("registry.test/hunter2", "two", 2, 7, false)
+	if len(*got) != 1 {
+		t.Fatalf("%+v", *got)
+	}
+	e := (*got)[0]
+	if e.Step != 1 || e.Steps != 3 || e.Stage != "one" || e.Name != "FROM doze/slim" || e.Line != 1 || e.State != buildapi.StateCached {
+		t.Errorf("%+v", e)
+	}
+	err := errdefs.WithSource(errors.New("failed to resolve source metadata for registry.test/x"), &errdefs.Source{
+		Ranges: []*pb.Range{{Start: &pb.Position{Line: 7}}},
+	})
+	f := r.Failure(err)
+	if f.Reason != buildapi.FailedBase || f.Step != 1 || f.Steps != 2 || f.Stage != "two" || f.Name != "FROM registry.test/***" || f.Line != 7 {
+		t.Errorf("%+v", f)
 	}
 }
 

@@ -3,6 +3,7 @@ package recipe
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -35,6 +36,15 @@ type Needs struct {
 	Images   []string // of the platform or of registries
 	Provided []string // those that the builder itself has
 	Unused   []string // build arguments that no ARG of the Dockerfile names
+	Bases    []Base   // in the order of the walk
+}
+
+// A Base is a FROM that names an image. It is the first step of its stage.
+type Base struct {
+	Image string // as the Dockerfile spells it, after arguments were put in
+	Stage string // its name as BuildKit shows it
+	Steps int    // of the stage
+	Line  int    // of the Dockerfile
 }
 
 // Read returns the images that the stages name of which a target is made: in FROM, COPY
@@ -84,7 +94,7 @@ func Read(dockerfile []byte, target string, args map[string]string) (Needs, erro
 			needs.Images = append(needs.Images, name)
 		}
 	}
-	needs.Unused = unused(stages, metaArgs, args)
+	needs.Unused, needs.Bases = unused(stages, metaArgs, args), p.bases
 	return needs, nil
 }
 
@@ -124,6 +134,7 @@ type planner struct {
 	lex    *shell.Lex
 	env    []string // NAME=value of the arguments before the first FROM
 	found  map[string]bool
+	bases  []Base
 	layers map[int]int // of the stages that were visited, with those below
 }
 
@@ -210,8 +221,11 @@ func (p *planner) visit(n int) error {
 	if err := p.need(base, below, known); err != nil {
 		return err
 	}
-	if known {
+	switch {
+	case known:
 		p.layers[n] = p.layers[below]
+	case base != scratch:
+		p.bases = append(p.bases, Base{Image: base, Stage: p.shown(n), Steps: 1 + steps(s), Line: line(s)})
 	}
 	for _, command := range s.Commands {
 		for _, from := range sources(command) {
@@ -224,15 +238,31 @@ func (p *planner) visit(n int) error {
 				return err
 			}
 		}
-		switch command.(type) {
-		case *instructions.RunCommand, *instructions.CopyCommand, *instructions.AddCommand, *instructions.WorkdirCommand:
-			p.layers[n]++
-		}
 	}
-	if p.layers[n] > buildapi.StepsMax {
+	if p.layers[n] += steps(s); p.layers[n] > buildapi.StepsMax {
 		return limit("makes %d layers, more than %d; have one RUN do what several do", p.layers[n], buildapi.StepsMax)
 	}
 	return nil
+}
+
+// steps is how many instructions of a stage BuildKit numbers, besides FROM. Each makes a layer.
+func steps(s instructions.Stage) (n int) {
+	for _, command := range s.Commands {
+		switch command.(type) {
+		case *instructions.RunCommand, *instructions.CopyCommand, *instructions.AddCommand, *instructions.WorkdirCommand:
+			n++
+		}
+	}
+	return n
+}
+
+// shown is the name that BuildKit shows for a stage. It shows none if nothing else is named.
+func (p *planner) shown(n int) string {
+	others := slices.ContainsFunc(p.stages[n].Commands, func(c instructions.Command) bool { return len(sources(c)) > 0 })
+	if len(p.stages) == 1 && !others {
+		return ""
+	}
+	return cmp.Or(p.stages[n].Name, "stage-"+strconv.Itoa(n))
 }
 
 // limit returns a mistake about a bound of ours.

@@ -51,6 +51,7 @@ COPY --from=tools /t /t
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+		got.Bases = nil // see TestBases
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
@@ -96,6 +97,26 @@ func FuzzRead(f *testing.F) {
 			t.Errorf("%d images", len(needs.Images))
 		}
 	})
+}
+
+// TestBases: a FROM of an image has the number of its step, and one of a stage has none.
+func TestBases(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][]Base{
+		"FROM a\nENV X=1\nRUN x\nWORKDIR /y\n":                                {{"a", "", 3, 1}},
+		"ARG B=b\nFROM ${B}:1 AS s\n":                                         {{"b:1", "", 1, 2}},
+		"FROM scratch\nCOPY a /\n":                                            nil,
+		"FROM a\nCOPY --from=img /x /\n":                                      {{"a", "stage-0", 2, 1}},
+		"FROM a AS one\nRUN x\nFROM one\nRUN y\nFROM b\nCOPY --from=1 /x /\n": {{"b", "stage-2", 2, 5}, {"a", "one", 2, 1}},
+	} {
+		needs, err := Read([]byte(text), "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(needs.Bases, want) {
+			t.Errorf("%q: %+v, want %+v", text, needs.Bases, want)
+		}
+	}
 }
 
 func TestUnused(t *testing.T) {
