@@ -100,13 +100,15 @@ func (f *BuildFailure) Text() string {
 	return b.String()
 }
 
-// Brief is the text with as many of the last lines as fit into some bytes.
+// Brief is the text with as many of the last lines as fit into some bytes. A longer message is
+// cut.
 func (f *BuildFailure) Brief(most int) string {
 	short := *f
 	for short.Output = f.Output; len(short.Output) > 0 && len(short.Text()) > most; {
 		short.Output = short.Output[1:]
 	}
-	return short.Text()
+	text := short.Text()
+	return strings.ToValidUTF8(text[:min(len(text), most)], "")
 }
 
 // BuildRequest asks for a build, whose files come by the address in the answer.
