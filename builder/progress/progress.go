@@ -466,6 +466,20 @@ func absent(f *buildapi.Failure, ignored func(string) string) string {
 	return "there is no " + m[1] + " in the build context"
 }
 
+// inUse is what servers say of a port that another program has. BuiltIn finds ports of ours.
+var (
+	inUse   = regexp.MustCompile(`(?i)address (is )?(already )?in use|EADDRINUSE`)
+	builtIn = regexp.MustCompile(`\b80(79|80)\b`) // [buildapi.Port], and that of the agent
+)
+
+// taken says what to do if a step wanted a port of the builder's own.
+func taken(tail []string) string {
+	if text := strings.Join(tail, "\n"); !inUse.MatchString(text) || !builtIn.MatchString(text) {
+		return ""
+	}
+	return "; the builder has ports 8079 and 8080: use another one"
+}
+
 // maxMessage bounds the text of a failure, in bytes.
 const maxMessage = 4 << 10
 
@@ -478,7 +492,7 @@ func (r *Recorder) message(f *buildapi.Failure) string {
 	switch f.Reason {
 	case buildapi.FailedStep:
 		if f.Code != 0 && f.Name != "" {
-			return fmt.Sprintf("%s%s: exit code %d", where, f.Name, f.Code)
+			return fmt.Sprintf("%s%s: exit code %d%s", where, f.Name, f.Code, taken(f.Tail))
 		}
 		return where + absent(f, r.ignored)
 	case buildapi.FailedOutput:

@@ -283,6 +283,22 @@ func TestTailIsShort(t *testing.T) {
 	}
 }
 
+// TestTaken: a step that wants a port of the builder's own hears of that.
+func TestTaken(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]bool{
+		"Error: listen EADDRINUSE: address already in use :::8080":   true,
+		"OSError: [Errno 98] Address already in use: 127.0.0.1:8079": true,
+		"listen tcp :3000: bind: address already in use":             false,
+		"listening on 8080": false,
+		"listen tcp 127.0.0.1:18080: bind: address already in use": false,
+	} {
+		if got := taken([]string{"one", line}) != ""; got != want {
+			t.Errorf("%q: %v", line, got)
+		}
+	}
+}
+
 // TestBase: an image that is there already is a step of the log, and one that cannot be pulled
 // has the number of its step.
 func TestBase(t *testing.T) {
