@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,7 +101,9 @@ func TestDriveMounts(t *testing.T) {
 			t.Errorf("what cannot be written stays: %v", err)
 		}
 		h.set(func() { delete(h.failing, "bucket") })
-		if err := p.UnmountDrive(t.Context(), "a", "/mnt/x"); err != nil || len(paths("a")) != 0 {
+		// The node may come first: it asks the agent, which has no such mount any more.
+		err = p.UnmountDrive(t.Context(), "a", "/mnt/x")
+		if first := err != nil && strings.Contains(err.Error(), "no drive is mounted"); err != nil && !first || len(paths("a")) != 0 {
 			t.Errorf("unmounted: %v", err)
 		}
 		if _, err := p.MountDrive(t.Context(), "b", share("three", "/z")); err != nil {
