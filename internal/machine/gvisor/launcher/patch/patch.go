@@ -71,20 +71,21 @@ func Apply(ctx context.Context, root, dir string) error {
 	return nil
 }
 
-// source returns where the module is, and its version.
+// source returns where the module is, and its version. It downloads the module first if it
+// is not there.
 func source(ctx context.Context, root string) (dir, version string, err error) {
-	list := exec.CommandContext(ctx, "go", "list", "-m", "-json", Module)
-	list.Dir = root
-	raw, err := list.Output()
-	if err != nil {
-		return "", "", fmt.Errorf("go list -m %s: %w", Module, err)
+	download := exec.CommandContext(ctx, "go", "mod", "download", "-json", Module)
+	download.Dir = root
+	raw, err := download.Output()
+	var about struct{ Dir, Version, Error string }
+	if json.Unmarshal(raw, &about) == nil && about.Error != "" {
+		err = errors.New(about.Error)
 	}
-	var about struct{ Dir, Version string }
-	if err := json.Unmarshal(raw, &about); err != nil {
-		return "", "", fmt.Errorf("go list -m %s: %w", Module, err)
+	if err != nil {
+		return "", "", fmt.Errorf("go mod download %s: %w", Module, err)
 	}
 	if about.Dir == "" {
-		return "", "", fmt.Errorf("%s is not there: run go mod download", Module)
+		return "", "", fmt.Errorf("go mod download %s does not say where the module is", Module)
 	}
 	return about.Dir, about.Version, nil
 }

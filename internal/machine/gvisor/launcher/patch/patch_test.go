@@ -63,6 +63,27 @@ func TestChangedRefuses(t *testing.T) {
 	})
 }
 
+// TestSource asks for the module on a machine that has none yet, as a newcomer's is.
+func TestSource(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: it downloads gVisor")
+	}
+	t.Setenv("GOMODCACHE", filepath.Join(t.TempDir(), "cache"))
+	t.Setenv("GOFLAGS", "-modcacherw") // or the directory could not be removed
+	dir, version, err := source(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "pkg/state/state.go")); err != nil {
+		t.Errorf("version %s: %v", version, err)
+	}
+	t.Setenv("GOPROXY", "off")
+	t.Setenv("GOMODCACHE", filepath.Join(t.TempDir(), "empty"))
+	if _, _, err := source(t.Context(), root); err == nil || !strings.Contains(err.Error(), "GOPROXY=off") {
+		t.Errorf("without a way to download it: %v", err)
+	}
+}
+
 // TestApply makes a changed module, and makes it again only if something changed.
 func TestApply(t *testing.T) {
 	t.Parallel()
