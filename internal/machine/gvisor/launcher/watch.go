@@ -51,7 +51,7 @@ const (
 )
 
 // watchOpts and watched are as package patch has them.
-type watchOpts struct{ Begin, Load bool }
+type watchOpts struct{ Ahead, Begin, Load bool }
 
 type watched struct {
 	Known bool
@@ -94,7 +94,8 @@ func indexHash(dir string) ([sha256.Size]byte, error) {
 }
 
 // Watch has the engine of a machine that is awake note from now on which memory is
-// touched. The machine stands still for some milliseconds.
+// touched. The machine stands still for some milliseconds: the mappings are removed while it
+// runs, and those that it needed meanwhile are removed again.
 func (l *Launcher) Watch(ctx context.Context, id string) error {
 	return l.with(id, func(s *sandbox) error {
 		s.mu.Lock()
@@ -103,11 +104,25 @@ func (l *Launcher) Watch(ctx context.Context, id string) error {
 		if standing {
 			return errors.New("a machine must be awake before it is watched")
 		}
+		if err := s.watchAhead(ctx); err != nil {
+			return err
+		}
 		if err := s.pause(ctx); err != nil {
 			return err
 		}
 		return errors.Join(s.watchAnew(ctx), s.resume(ctx, false))
 	})
+}
+
+// watchAhead has the engine do before a watch what it can do while its guest runs.
+func (s *sandbox) watchAhead(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.container == nil {
+		return fmt.Errorf("%s: %w", s.id, errGone)
+	}
+	_, err := s.watch(ctx, watchOpts{Ahead: true})
+	return err
 }
 
 // watchAnew begins to watch the paused machine, for the copy that comes next.
@@ -141,7 +156,7 @@ func (s *sandbox) begin(ctx context.Context) error {
 	return err
 }
 
-// watch asks the engine of a paused machine. Preconditions: mu is held.
+// watch asks the engine. Preconditions: mu is held.
 func (s *sandbox) watch(ctx context.Context, o watchOpts) (w watched, err error) {
 	err = hostproc.Watch(ctx, gvisor.LimitCheckpoint, s.shoot, func() error { return s.ask(usageWatch, &o, &w) })
 	if err != nil && !strings.Contains(err.Error(), patch.Stopped) {

@@ -168,24 +168,38 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
 )
 
-// unmapPiece is how much is unmapped between two looks at whether to stop, in bytes.
+// unmapPiece is how much is unmapped under one lock, in bytes: a fault waits 1 ms for it.
 const unmapPiece = 64 << 20
 
 // UnmapAll removes all mappings of the application. Its next access to each is a fault,
-// which maps it again. It returns false if it was stopped before its end.
+// which maps it again. It returns false if it was stopped before its end. The application
+// may run meanwhile.
 func (mm *MemoryManager) UnmapAll(stopping func() bool) bool {
+	for at := mm.applicationAddrRange().Start; at < mm.applicationAddrRange().End; {
+		if stopping() {
+			return false
+		}
+		at = mm.unmapFrom(at)
+	}
+	return true
+}
+
+// unmapFrom removes the mappings of unmapPiece from an address on, and returns the address
+// of the next ones.
+func (mm *MemoryManager) unmapFrom(at hostarch.Addr) hostarch.Addr {
 	mm.activeMu.Lock()
 	defer mm.activeMu.Unlock()
-	for pseg := mm.pmas.FirstSegment(); pseg.Ok(); pseg = pseg.NextSegment() {
-		for start := pseg.Start(); start < pseg.End(); start += unmapPiece {
-			if stopping() {
-				return false
-			}
-			mm.unmapASLocked(hostarch.AddrRange{Start: start, End: min(start+unmapPiece, pseg.End())})
+	end, left := mm.applicationAddrRange().End, hostarch.Addr(unmapPiece)
+	for pseg := mm.pmas.LowerBoundSegment(at); pseg.Ok(); pseg = pseg.NextSegment() {
+		start := max(at, pseg.Start())
+		if pseg.End()-start >= left {
+			end = start + left
+			break
 		}
+		left -= pseg.End() - start
 	}
-	mm.unmapASLocked(mm.applicationAddrRange())
-	return true
+	mm.unmapASLocked(hostarch.AddrRange{Start: at, End: end})
+	return end
 }
 
 // touchLocked notes that ar may be written to through internal mappings, which are cached
@@ -214,31 +228,53 @@ import (
 	"gvisor.dev/gvisor/pkg/state"
 )
 
+// UnmapMemory removes the mappings of all applications, which may run meanwhile. So no
+// request waits for it.
+func (k *Kernel) UnmapMemory() {
+	var all []*mm.MemoryManager // each may have ended until it is its turn, and has no mappings then
+	k.tasks.mu.RLock()
+	for t := range k.tasks.Root.tids {
+		t.WithMuLocked(func(t *Task) { all = append(all, t.MemoryManager()) })
+	}
+	k.tasks.mu.RUnlock()
+	unmapAll(all, func() bool { return false })
+}
+
 // WatchMemory begins to note which memory is touched. It fails with [state.ErrStopped] if a
 // request waits.
 //
 // Preconditions: The kernel must be paused.
 func (k *Kernel) WatchMemory() error {
-	unmapped := make(map[*mm.MemoryManager]struct{})
-	unmap := func(memory *mm.MemoryManager) bool {
-		if _, ok := unmapped[memory]; memory == nil || ok {
-			return true
-		}
-		unmapped[memory] = struct{}{}
-		return memory.UnmapAll(state.Stopping)
-	}
+	var all []*mm.MemoryManager
 	k.tasks.mu.RLock()
-	defer k.tasks.mu.RUnlock()
 	for t := range k.tasks.Root.tids {
-		if !unmap(t.image.MemoryManager) {
-			return state.ErrStopped
+		all = append(all, t.image.MemoryManager)
+		if r, ok := t.runState.(*runExecveAfterSiblingExitStop); ok {
+			all = append(all, r.image.MemoryManager)
 		}
-		if r, ok := t.runState.(*runExecveAfterSiblingExitStop); ok && !unmap(r.image.MemoryManager) {
-			return state.ErrStopped
-		}
+	}
+	k.tasks.mu.RUnlock()
+	if !unmapAll(all, state.Stopping) {
+		state.ForgetStop() // what the request waits for is this
+		return state.ErrStopped
 	}
 	k.mf.Watch()
 	return nil
+}
+
+// unmapAll removes the mappings of each once. It returns false if it was stopped.
+func unmapAll(all []*mm.MemoryManager, stopping func() bool) bool {
+	unmapped := map[*mm.MemoryManager]struct{}{nil: {}} // a task that ends has none
+	for _, memory := range all {
+		if _, ok := unmapped[memory]; ok {
+			continue
+		}
+		unmapped[memory] = struct{}{}
+		if !memory.UnmapAll(stopping) {
+			return false
+		}
+	}
+	return true
 }
 `,
 	"pkg/sentry/control/watch.go": `package control
@@ -251,6 +287,9 @@ import (
 
 // WatchOpts says what is to be known of memory.
 type WatchOpts struct {
+	// Ahead does what takes long before it begins, while the guest may run. Nothing else is
+	// done.
+	Ahead bool
 	// Begin notes anew what is touched from now on.
 	Begin bool
 	// Load notes what is touched of memory that is loaded later. Nothing else is done.
@@ -266,8 +305,12 @@ type Watched struct {
 }
 
 // Watch returns which memory was touched since the last time that it was to begin. The
-// kernel must be paused.
+// kernel must be paused for that.
 func (u *Usage) Watch(opts *WatchOpts, out *Watched) error {
+	if opts.Ahead {
+		u.Kernel.UnmapMemory()
+		return nil
+	}
 	if opts.Load {
 		pgalloc.WatchLoaded.Store(true)
 		return nil
