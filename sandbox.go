@@ -122,11 +122,12 @@ type Port struct {
 var (
 	envNameForm   = formOf(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
 	portProtocols = []string{"HTTP", "TCP", "UDP", "TLS"} // the first is the default
-	extraArgKeys  = []string{ExtraEntrypoint, ExtraIPTables, ExtraNFS, ExtraTun}
+	extraArgKeys  = []string{ExtraContainers, ExtraEntrypoint, ExtraIPTables, ExtraNFS, ExtraTun}
 )
 
 // Keys of [Runtime.ExtraArgs], and what one of them is if the sandbox has it.
 const (
+	ExtraContainers = "containers" // docker and podman run inside
 	ExtraEntrypoint = "entrypoint" // the program of the image runs
 	ExtraIPTables   = "iptables"
 	ExtraNFS        = "nfs"

@@ -108,7 +108,7 @@ func New(cfg Config) *Agent {
 	a.terminals = terminal.New(start)
 	builder := host.Get(environ.Builder) != ""
 	a.outside = builder
-	a.identity = identity.New(cfg.Root, identity.Power{First: cfg.Init, Builder: builder}, etc.New(cfg.Root, host), a.vars, who, &a.drives, func() { a.system.Renew(); a.processes.ForgetOutput() })
+	a.identity = identity.New(cfg.Root, identity.Power{First: cfg.Init, Stays: builder || host.Get(environ.Containers) != ""}, etc.New(cfg.Root, host), a.vars, who, &a.drives, func() { a.system.Renew(); a.processes.ForgetOutput() })
 	a.files = file.New(at, who, a.uploads)
 	a.trees = tree.New(at, a.files, a.uploads.Temp)
 	a.calls = process.NewCalls(a.processes)

@@ -23,7 +23,7 @@ var runtimeMembers = map[string]struct {
 }{
 	"Envs":      {body: `"envs":[{"name":"A","value":"b"}]`, orders: []string{"Env"}, replaces: true}, // a fork inherits them from the record
 	"Expires":   {body: `"expires":"2199-01-01T00:00:00Z"`, without: "control ends the sandbox"},
-	"ExtraArgs": {body: `"extraArgs":{"entrypoint":"disabled","iptables":"enabled","tun":"enabled"}`, orders: []string{"IPTables", "Tun", "NoEntrypoint"}}, // fixed at the start
+	"ExtraArgs": {body: `"extraArgs":{"containers":"enabled","entrypoint":"disabled","iptables":"enabled","tun":"enabled"}`, orders: []string{"IPTables", "Tun", "Containers", "NoEntrypoint"}}, // fixed at the start
 	"Image":     {body: `"image":"hub.test/app:1"`, orders: []string{"Image"}, replaces: true, snapshot: true},
 	"Memory":    {body: `"memory":2048`, orders: []string{"Memory"}, replaces: true, snapshot: true},
 	"Ports":     {body: `"ports":[{"target":8080}]`, without: "a caller reaches every port", snapshot: true},
@@ -97,7 +97,7 @@ func TestOrderIsComplete(t *testing.T) {
 	p := planetest.Start(t, false)
 	planetest.Want[any](p, 200, "POST", "/volumes", planetest.Named("v"))
 	p.Create(`{"metadata":{"name":"a"},"spec":{"network":{"allowedDomains":["a.example"]},"volumes":[{"name":"v","mountPath":"/v"}],` +
-		`"runtime":{"memory":2048,"envs":[{"name":"A","value":"b"}],"terminationGracePeriodSeconds":5,"extraArgs":{"entrypoint":"disabled","iptables":"enabled","tun":"enabled"}}}}`)
+		`"runtime":{"memory":2048,"envs":[{"name":"A","value":"b"}],"terminationGracePeriodSeconds":5,"extraArgs":{"containers":"enabled","entrypoint":"disabled","iptables":"enabled","tun":"enabled"}}}}`)
 	p.Node.Mu.Lock()
 	defer p.Node.Mu.Unlock()
 	order := reflect.ValueOf(p.Node.Creates[0])

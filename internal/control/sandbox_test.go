@@ -750,14 +750,15 @@ func TestList(t *testing.T) {
 func TestExtraArgs(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		args                 string
-		iptables, tun, entry bool
+		args                             string
+		iptables, tun, containers, entry bool
 	}{
-		"none":       {`{}`, false, false, true},
-		"disabled":   {`{"iptables":"disabled","nfs":"disabled","tun":"disabled"}`, false, false, true},
-		"iptables":   {`{"iptables":"enabled"}`, true, false, true},
-		"both":       {`{"iptables":"enabled","tun":"enabled","entrypoint":"enabled"}`, true, true, true},
-		"no program": {`{"entrypoint":"disabled"}`, false, false, false},
+		"none":       {`{}`, false, false, false, true},
+		"disabled":   {`{"containers":"disabled","iptables":"disabled","nfs":"disabled","tun":"disabled"}`, false, false, false, true},
+		"iptables":   {`{"iptables":"enabled"}`, true, false, false, true},
+		"both":       {`{"iptables":"enabled","tun":"enabled","entrypoint":"enabled"}`, true, true, false, true},
+		"containers": {`{"containers":"enabled"}`, false, false, true, true},
+		"no program": {`{"entrypoint":"disabled"}`, false, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -775,7 +776,7 @@ func TestExtraArgs(t *testing.T) {
 					t.Fatalf("%d orders", len(orders))
 				}
 				for _, o := range orders {
-					if o.IPTables != tt.iptables || o.Tun != tt.tun || o.NoEntrypoint == tt.entry {
+					if o.IPTables != tt.iptables || o.Tun != tt.tun || o.Containers != tt.containers || o.NoEntrypoint == tt.entry {
 						t.Errorf("ordered %+v", o)
 					}
 				}

@@ -30,8 +30,9 @@ type Order struct {
 	Env       []string // KEY=value, as the process inside gets them
 	Grace     time.Duration
 	// IPTables lets root inside change the network and its filter rules, Tun the
-	// network and its tun devices. They are those of the snapshot in From.
-	IPTables, Tun bool
+	// network and its tun devices. Containers lets it do all that the engine can, so that
+	// container engines run inside. They are those of the snapshot in From.
+	IPTables, Tun, Containers bool
 	// NoEntrypoint leaves out the program of the image, and its health check.
 	NoEntrypoint bool
 	// Volumes are what it has besides its own files; none if it goes on from a
@@ -52,6 +53,9 @@ type Order struct {
 // Issuer is the authority of a sandbox. Those from before each had its own have
 // that of their workspace.
 func (o *Order) Issuer() string { return cmp.Or(o.Authority, o.Workspace) }
+
+// ChangesNetwork reports whether root inside may change what a checkpoint does not carry.
+func (o *Order) ChangesNetwork() bool { return o.IPTables || o.Tun || o.Containers }
 
 // Volume is a disk in a sandbox.
 type Volume struct {

@@ -116,6 +116,9 @@ type Config struct {
 	// (see Suspend): links, addresses, routes and rules.
 	IPTables bool // change the network, set filter rules, open raw sockets
 	Tun      bool // change the network, attach tun devices
+	// Containers is for container engines inside: root may do all that the engine can, and
+	// has control groups.
+	Containers bool
 
 	// GoBack says that the last checkpoint stays on disk while the machine is awake
 	// or paused. When its processes end by themselves, it goes on from there.
@@ -258,7 +261,7 @@ type Driver interface {
 	Traits() Traits
 	// Boot starts a new machine; its first process runs when Boot returns. On
 	// an error nothing of the machine is left. One that starts from a copy
-	// needs the same Root, Agent, Args, Memory, IPTables and Tun as the machine that was
+	// needs the same Root, Agent, Args, Memory, IPTables, Tun and Containers as the machine that was
 	// copied, and neither may have Volumes. It gets the memory, processes and files of it, in which the host
 	// name (see Rename), the network and the clock are its own and the
 	// environment is not.

@@ -255,7 +255,7 @@ func (n *Node) rebuild(ctx context.Context, b *Box, o fleet.Order, u *undo) (err
 	u.push(func() error { n.assign(b, was); return nil })
 	u.push(func() error { return os.RemoveAll(n.machineDir(o.UID)) })
 	own := was
-	own.ID, own.Dir, own.Agent, own.Env = o.UID, n.machineDir(o.UID), n.Agent, bootEnvironment(b.made.image, n.Nameservers, was.Tun)
+	own.ID, own.Dir, own.Agent, own.Env = o.UID, n.machineDir(o.UID), n.Agent, bootEnvironment(b.made.image, n.Nameservers, was)
 	n.assign(b, own)
 	b.mu.Lock()
 	b.entry.last = agentapi.ImageState{} // another machine counts anew

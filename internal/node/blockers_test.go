@@ -31,6 +31,7 @@ func TestBlockers(t *testing.T) {
 	}{
 		"rules":                          {func(o *fleet.Order) { o.IPTables = true }, `"rules":true`, "its filter rules"},
 		"links":                          {func(o *fleet.Order) { o.Tun = true }, `"links":true`, "its network links, addresses and routes"},
+		"rules of containers":            {func(o *fleet.Order) { o.Containers = true }, `"rules":true`, "its filter rules"},
 		"both":                           {func(o *fleet.Order) { o.IPTables = true }, `"links":true,"rules":true`, "routes and its filter rules"},
 		"namespaces, which all may make": {func(*fleet.Order) {}, `"namespaces":true`, "network namespaces"},
 	} {

@@ -155,7 +155,7 @@ const unknownBlockers = "what it may have changed of its network"
 func (b *Box) learn(m machine.Machine, in agentapi.State, err error) {
 	c := &b.checkpoint
 	was := c.blockers
-	if c.blockers = blockersText(in.Blockers); err != nil && (b.order.IPTables || b.order.Tun) {
+	if c.blockers = blockersText(in.Blockers); err != nil && b.order.ChangesNetwork() {
 		c.blockers = unknownBlockers
 	}
 	if now := c.blockedAt(m.Tier()); now != "" && now != was {

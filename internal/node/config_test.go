@@ -16,22 +16,23 @@ var configFields = map[string]struct {
 	later    bool // not the order says it, but what the node does afterwards
 	snapshot bool // a machine that goes on from a snapshot has that of the snapshot
 }{
-	"Driver":   {},
-	"ID":       {},
-	"Dir":      {},
-	"Root":     {later: true}, // of the image, which a snapshot names
-	"Agent":    {snapshot: true},
-	"Hostname": {},
-	"Env":      {later: true}, // of the image
-	"Args":     {later: true}, // of tests
-	"Memory":   {snapshot: true},
-	"CPUs":     {snapshot: true},
-	"Link":     {later: true}, // of a lease
-	"Volumes":  {later: true}, // as they are mounted
-	"IPTables": {},            // of the order, which has them from the same sandbox or from its heir
-	"Tun":      {},            // likewise
-	"GoBack":   {},
-	"From":     {later: true},
+	"Driver":     {},
+	"ID":         {},
+	"Dir":        {},
+	"Root":       {later: true}, // of the image, which a snapshot names
+	"Agent":      {snapshot: true},
+	"Hostname":   {},
+	"Env":        {later: true}, // of the image
+	"Args":       {later: true}, // of tests
+	"Memory":     {snapshot: true},
+	"CPUs":       {snapshot: true},
+	"Link":       {later: true}, // of a lease
+	"Volumes":    {later: true}, // as they are mounted
+	"IPTables":   {},            // of the order, which has them from the same sandbox or from its heir
+	"Tun":        {},            // likewise
+	"Containers": {},            // likewise
+	"GoBack":     {},
+	"From":       {later: true},
 }
 
 // orderFields says of each field of an order what it becomes in a configuration.
@@ -51,6 +52,7 @@ var orderFields = map[string]struct {
 	"Grace":        {without: "the node waits for it when a sandbox ends"},
 	"IPTables":     {config: []string{"IPTables"}},
 	"Tun":          {config: []string{"Tun"}, later: []string{"Env"}},
+	"Containers":   {config: []string{"Containers"}, later: []string{"Env"}},
 	"NoEntrypoint": {without: "the node then does not tell the agent of the program of the image"},
 	"Volumes":      {later: []string{"Volumes"}},
 	"Network":      {without: "the host obeys it outside of the machine"},

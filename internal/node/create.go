@@ -137,7 +137,7 @@ func (n *Node) plan(ctx context.Context, o fleet.Order) (m made, err error) {
 		s.fix(c)
 		c.From = n.snapshots.copyDir(o.From)
 	}
-	c.Root, c.Env = m.image.Path, bootEnvironment(m.image, n.Nameservers, o.Tun)
+	c.Root, c.Env = m.image.Path, bootEnvironment(m.image, n.Nameservers, *c)
 	return m, nil
 }
 
@@ -145,7 +145,7 @@ func (n *Node) plan(ctx context.Context, o fleet.Order) (m made, err error) {
 func (n *Node) configOf(o fleet.Order) machine.Config {
 	return machine.Config{
 		Driver: n.Driver.Traits().Name, ID: o.UID, Dir: n.machineDir(o.UID), Agent: n.Agent, Hostname: o.Name, Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
-		IPTables: o.IPTables, Tun: o.Tun, GoBack: n.GoBack,
+		IPTables: o.IPTables, Tun: o.Tun, Containers: o.Containers, GoBack: n.GoBack,
 	}
 }
 

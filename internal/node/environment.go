@@ -8,6 +8,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // environment is what the agent gets for what it starts: the image's variables,
@@ -35,10 +36,13 @@ func (n *Node) environment(image Image, o fleet.Order) []string {
 // bootEnvironment is what the first process is started with. The agent gets the rest
 // when it answers. So neither copied memory nor the start of a process shows the
 // variables of a sandbox.
-func bootEnvironment(image Image, nameservers []string, tun bool) []string {
+func bootEnvironment(image Image, nameservers []string, c machine.Config) []string {
 	env := hostEnvironment(image, nameservers)
-	if !tun { // the engine has it everywhere, and programs look whether it is there
+	if !c.Tun { // the engine has it everywhere, and programs look whether it is there
 		env = append(env, "DOZE_HIDDEN=/dev/net/tun")
+	}
+	if c.Containers {
+		env = append(env, "DOZE_CONTAINERS=1")
 	}
 	return env
 }

@@ -54,7 +54,7 @@ func (h Hidden) Create(ctx context.Context, o fleet.Order, root string) error {
 	return h.n.create(ctx, o, func(context.Context, fleet.Order) (made, error) {
 		m := made{config: h.n.configOf(o), image: Image{Path: root}}
 		m.config.Root = root
-		m.config.Env = append(bootEnvironment(m.image, h.n.Nameservers, o.Tun), "DOZE_BUILDER=1") // see package identity of the agent
+		m.config.Env = append(bootEnvironment(m.image, h.n.Nameservers, m.config), "DOZE_BUILDER=1") // see package identity of the agent
 		return m, nil
 	})
 }

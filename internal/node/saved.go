@@ -19,6 +19,7 @@ type savedOrder struct {
 	Memory                              doze.Megabytes
 	Grace                               time.Duration
 	IPTables, Tun, NoEntrypoint         bool
+	Containers                          bool
 	Volumes                             []savedVolume
 	Authority, From                     string
 }
@@ -42,7 +43,7 @@ type savedMount struct {
 func orderToSave(o fleet.Order) savedOrder {
 	s := savedOrder{
 		UID: o.UID, Name: o.Name, Workspace: o.Workspace, Region: o.Region, Image: o.Image, Memory: o.Memory, Grace: o.Grace,
-		IPTables: o.IPTables, Tun: o.Tun, NoEntrypoint: o.NoEntrypoint, Authority: o.Authority, From: o.From,
+		IPTables: o.IPTables, Tun: o.Tun, Containers: o.Containers, NoEntrypoint: o.NoEntrypoint, Authority: o.Authority, From: o.From,
 	}
 	for _, v := range o.Volumes {
 		s.Volumes = append(s.Volumes, savedVolume(v))
@@ -53,7 +54,7 @@ func orderToSave(o fleet.Order) savedOrder {
 func (s *savedOrder) order() fleet.Order {
 	o := fleet.Order{
 		UID: s.UID, Name: s.Name, Workspace: s.Workspace, Region: s.Region, Image: s.Image, Memory: s.Memory, Grace: s.Grace,
-		IPTables: s.IPTables, Tun: s.Tun, NoEntrypoint: s.NoEntrypoint, Authority: s.Authority, From: s.From,
+		IPTables: s.IPTables, Tun: s.Tun, Containers: s.Containers, NoEntrypoint: s.NoEntrypoint, Authority: s.Authority, From: s.From,
 	}
 	for _, v := range s.Volumes {
 		o.Volumes = append(o.Volumes, fleet.Volume(v))

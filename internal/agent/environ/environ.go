@@ -20,9 +20,10 @@ const (
 	Nameservers  = "DOZE_NAMESERVERS" // addresses with commas in between
 	HiddenDevice = "DOZE_HIDDEN"      // a device that this sandbox is not to have
 	Builder      = "DOZE_BUILDER"     // not empty: this is a machine of the platform that builds images
+	Containers   = "DOZE_CONTAINERS"  // not empty: container engines run inside
 )
 
-var hostEnv = []string{ImageUser, ImageDir, Nameservers, HiddenDevice, Builder}
+var hostEnv = []string{ImageUser, ImageDir, Nameservers, HiddenDevice, Builder, Containers}
 
 // List is a list of KEY=value, as the kernel takes it.
 type List []string

@@ -29,16 +29,16 @@ type Identity struct {
 // it.
 type Power struct {
 	First bool // it has that power, until it knows whose agent it is
-	// Builder says that it does not give it up: what it starts mounts file systems and
-	// makes namespaces for the steps of Dockerfiles. No caller can set that. Only the
-	// host says it, in the environment that the first process begins with.
-	Builder bool
+	// Stays says that it does not give it up: what it starts mounts file systems and
+	// makes namespaces, for the steps of Dockerfiles or for containers. Only the host says
+	// it, in the environment that the first process begins with.
+	Stays bool
 }
 
 // New returns the identity of an agent with some power. It calls renewed whenever it
 // has changed.
 func New(root string, p Power, names *etc.Names, vars *environ.Variables, who account.User, drives *drive.Set, renewed func()) *Identity {
-	return &Identity{root: root, power: power{held: p.First, stays: p.Builder}, names: names, vars: vars, who: who, drives: drives, renewed: renewed}
+	return &Identity{root: root, power: power{held: p.First, stays: p.Stays}, names: names, vars: vars, who: who, drives: drives, renewed: renewed}
 }
 
 // SetVariables replaces the variables of the platform for processes that start from

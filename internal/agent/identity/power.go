@@ -18,7 +18,7 @@ import (
 
 // power is a capability that only the first process of a sandbox ever has. It is for
 // setting the host name and the id of the boot. It is given up before the first command
-// can run, except in a machine that builds images.
+// can run, except in a machine that builds images or runs containers.
 type power struct {
 	stays bool // it is not given up
 

@@ -181,6 +181,7 @@ func (p *Process) live(over func()) {
 	p.ended.Store(time.Now().UnixNano())
 	p.Env = nil // it may be large, and nobody starts the process again
 	p.mu.Unlock()
+	p.hint()
 	p.out.End()
 	over() // a caller that waited for the end may use the name again
 	close(p.done)

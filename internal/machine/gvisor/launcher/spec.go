@@ -75,9 +75,22 @@ const (
 	rawSockets    = "CAP_NET_RAW"   // through which rules are read and set; needs a setting of the engine, see settingsFor
 )
 
+// everything is what root may do besides all others in a machine with container engines. A
+// container that is privileged has all of it, and its engine fails if it cannot pass one on.
+var everything = []string{
+	administering, rawSockets,
+	"CAP_AUDIT_CONTROL", "CAP_AUDIT_READ", "CAP_BLOCK_SUSPEND", "CAP_BPF", "CAP_CHECKPOINT_RESTORE", "CAP_DAC_READ_SEARCH",
+	"CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_LEASE", "CAP_LINUX_IMMUTABLE", "CAP_MAC_ADMIN", "CAP_MAC_OVERRIDE", "CAP_NET_BROADCAST",
+	"CAP_PERFMON", "CAP_SYSLOG", "CAP_SYS_BOOT", "CAP_SYS_MODULE", "CAP_SYS_NICE", "CAP_SYS_PACCT", "CAP_SYS_RAWIO", "CAP_SYS_TIME",
+	"CAP_SYS_TTY_CONFIG", "CAP_WAKE_ALARM",
+}
+
 // capabilitiesFor is what the first process of a machine may do.
 func capabilitiesFor(c gvisor.Config) []string {
 	all := append([]string{naming}, capabilities...)
+	if c.Containers {
+		return append(all, everything...)
+	}
 	if c.IPTables || c.Tun {
 		all = append(all, administering)
 	}
@@ -90,7 +103,8 @@ func capabilitiesFor(c gvisor.Config) []string {
 // settingsFor is the configuration of the engine of one machine.
 func settingsFor(c gvisor.Config, all *config.Config) *config.Config {
 	own := *all
-	own.EnableRaw = c.IPTables
+	own.EnableRaw = c.IPTables || c.Containers
+	own.AllowPacketEndpointWrite = c.Containers // bridges announce addresses
 	return &own
 }
 
@@ -119,7 +133,7 @@ func specFor(c gvisor.Config, root string) *specs.Spec {
 			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{tmpfsOwner, sizeOption(c.Memory, shareTmp)}},
 			{Destination: machine.LogDir, Type: "tmpfs", Source: "tmpfs", Options: []string{sizeOption(c.Memory, shareLogs)}},
 			{Destination: machine.AgentDir, Type: "erofs", Source: c.Agent, Options: []string{"ro"}},
-		}, volumesFor(c)...),
+		}, append(groupsFor(c), volumesFor(c)...)...),
 		Annotations: map[string]string{
 			annotationSource:  c.Root,
 			annotationType:    "erofs",
@@ -141,6 +155,15 @@ func specFor(c gvisor.Config, root string) *specs.Spec {
 			},
 		},
 	}
+}
+
+// groupsFor are the control groups inside of a machine with container engines. They count
+// and limit nothing, but for processes: those of the host do.
+func groupsFor(c gvisor.Config) []specs.Mount {
+	if !c.Containers {
+		return nil
+	}
+	return []specs.Mount{{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "nodev", "noexec"}}}
 }
 
 // volumesFor are the mounts of a machine that are the host's. The engine opens

@@ -134,6 +134,7 @@ func TestCapabilities(t *testing.T) {
 		"iptables": {machine.Config{IPTables: true}, []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}, true},
 		"tun":      {machine.Config{Tun: true}, []string{"CAP_NET_ADMIN"}, false},
 		"both":     {machine.Config{IPTables: true, Tun: true}, []string{"CAP_NET_ADMIN", "CAP_NET_RAW"}, true},
+		"all":      {machine.Config{IPTables: true, Tun: true, Containers: true}, everything, true},
 	} {
 		want, got := slices.Concat(usual, tc.more), specFor(tc.c, "/root").Process.Capabilities
 		for set, has := range map[string][]string{"bounding": got.Bounding, "effective": got.Effective, "permitted": got.Permitted} {
@@ -141,7 +142,11 @@ func TestCapabilities(t *testing.T) {
 				t.Errorf("%s, %s (-want +got):\n%s", name, set, diff)
 			}
 		}
-		if own := settingsFor(tc.c, all); own.EnableRaw != tc.raw || own.RootDir != all.RootDir || all.EnableRaw {
+		own := settingsFor(tc.c, all)
+		if own.AllowPacketEndpointWrite != tc.c.Containers {
+			t.Errorf("%s: may write packets: %t", name, own.AllowPacketEndpointWrite)
+		}
+		if own.EnableRaw != tc.raw || own.RootDir != all.RootDir || all.EnableRaw {
 			t.Errorf("%s: raw sockets %t, of all %t", name, own.EnableRaw, all.EnableRaw)
 		}
 	}
