@@ -11,6 +11,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -28,6 +29,10 @@ const (
 	idleWindow = 10 * time.Second // of one row
 	// sleepChanged is what a sandbox changes after each request, in MB, at most.
 	sleepChanged = 16
+	// sharers is how many times the memory may be reserved. The sandboxes of all sizes share
+	// the machine to save time: with the usual bound, some of them would move to disk for the
+	// others.
+	sharers = 10
 	// snapshots is how many of them are taken of a sandbox in use.
 	snapshots = 5
 )
@@ -75,12 +80,12 @@ func sleepCases() (names []string) {
 var sleepScript []byte
 
 // sleeps asks sandboxes of several sizes after every idle time, in a random order,
-// with the settings that a user has. First each size is measured alone while it is in
+// with the settings that a user has, but for sharers. First each size is measured alone while it is in
 // use. Then the sandboxes of all sizes are asked at the same time, each by its own
 // client: while one falls asleep, another one wakes. With -many, several sandboxes of
 // each size share the idle times.
 func sleeps(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
-	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{"--log", "warn"}})
+	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{"--log", "warn", "--memory-overcommit", strconv.Itoa(sharers)}})
 	if err != nil {
 		return latencies(nil), err
 	}
