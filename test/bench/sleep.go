@@ -267,6 +267,9 @@ func (s *sleepers) afterRests(ctx context.Context) error {
 	asking, asked := errgroup.WithContext(ctx)
 	for number, one := range s.those {
 		asking.Go(func() error {
+			if _, err := one.request(); err != nil { // it may be idle for minutes: others were made
+				return err
+			}
 			for i := number; i < len(idle); i += len(s.those) {
 				at := idle[i]
 				select {
