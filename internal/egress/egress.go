@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/net/icmp"
 	"golang.org/x/time/rate"
 
 	"github.com/dozehq/doze"
@@ -32,6 +33,10 @@ type Options struct {
 	Proxy      net.Listener   // gets requests for a proxy
 	Names      net.Listener   // gets questions of the DNS
 	Questions  net.PacketConn // likewise
+	// Echoes are the echo requests of sandboxes, and ICMP is a socket that sends ours. Without
+	// them, ping reaches nothing.
+	Echoes Echoes
+	ICMP   *icmp.PacketConn
 	// Pool are addresses that stand for names; they lead to Redirected. They are of
 	// version 4.
 	Pool     netip.Prefix
@@ -96,6 +101,7 @@ type Egress struct {
 	questions   *handover // leads to the server of the DNS
 	descriptors budget
 	streams     sync.WaitGroup // goroutines of connections and requests
+	echoes      *questions
 
 	mu     sync.RWMutex
 	guests map[netip.Addr]*guest // guarded by mu
@@ -117,7 +123,7 @@ func New(o Options) *Egress {
 	}
 	e := &Egress{
 		Options: o, handover: newHandover(), questions: newHandover(), guests: map[netip.Addr]*guest{},
-		descriptors: budget{total: o.Descriptors},
+		descriptors: budget{total: o.Descriptors}, echoes: newQuestions(),
 	}
 	e.web = &http.Server{
 		Handler: http.HandlerFunc(e.serveHTTP), ConnContext: connContext,
@@ -211,23 +217,42 @@ func (e *Egress) Run(ctx context.Context) error {
 	servers.Go(func() {
 		e.accept(ctx, e.Names, func(g *guest, c *net.TCPConn) { e.questions.give(&link{TCPConn: c, guest: g}) })
 	})
+	if e.Echoes != nil {
+		servers.Go(func() { e.Echoes.Run(ctx, func(q Echo) { e.serveEcho(ctx, q) }) })
+		servers.Go(func() { e.answers(ctx) })
+	}
 	<-ctx.Done()
-	err := errors.Join(e.Close(), e.questions.Close(), e.web.Close())
+	err := errors.Join(e.closeSockets(), e.questions.Close(), e.web.Close())
 	servers.Wait()
 	e.streams.Wait()
-	return err
+	return errors.Join(err, e.closeEchoes())
 }
 
 // Close closes what was given to [New], if Run is not called. What is
 // closed already is fine.
-func (e *Egress) Close() error {
+func (e *Egress) Close() error { return errors.Join(e.closeSockets(), e.closeEchoes()) }
+
+// closeSockets closes what sandboxes and their answers come by.
+func (e *Egress) closeSockets() error {
+	all := []io.Closer{e.Redirected, e.Proxy, e.Names, e.Questions}
+	if e.ICMP != nil {
+		all = append(all, e.ICMP)
+	}
 	var errs []error
-	for _, c := range []io.Closer{e.Redirected, e.Proxy, e.Names, e.Questions} {
+	for _, c := range all {
 		if err := c.Close(); !errors.Is(err, net.ErrClosed) {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// closeEchoes closes what answers go to sandboxes by: when nobody sends one any more.
+func (e *Egress) closeEchoes() error {
+	if e.Echoes == nil {
+		return nil
+	}
+	return e.Echoes.Close()
 }
 
 // report says that a server ended before its time.

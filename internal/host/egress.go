@@ -10,6 +10,9 @@ import (
 	"slices"
 	"sync"
 
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/egress"
 	"github.com/dozehq/doze/internal/fleet"
@@ -42,8 +45,16 @@ func (h *Host) openEgress(ctx context.Context) error {
 	o.Proxy, errs[1] = h.net.Listen(ctx, hostnet.ProxyPort)
 	o.Names, errs[2] = h.net.Listen(ctx, hostnet.NamePort)
 	o.Questions, errs[3] = h.net.ListenPacket(ctx, hostnet.NamePort)
-	if err := errors.Join(errs[:]...); err != nil {
+	heard, err := h.net.Echoes()
+	if err == nil {
+		o.Echoes = echoes{heard}
+		o.ICMP, err = icmp.ListenPacket("ip4:icmp", netip.IPv4Unspecified().String())
+	}
+	if err := errors.Join(errors.Join(errs[:]...), err); err != nil {
 		return fmt.Errorf("listen to sandboxes: %w", err)
+	}
+	if err := onlyAnswers(o.ICMP); err != nil {
+		return err
 	}
 	h.egress = egress.New(o)
 	if h.refusals, err = h.net.Watch(); err != nil {
@@ -51,6 +62,35 @@ func (h *Host) openEgress(ctx context.Context) error {
 	}
 	return nil
 }
+
+// onlyAnswers has the kernel hold back all messages but answers to echo requests.
+func onlyAnswers(c *icmp.PacketConn) error {
+	var f ipv4.ICMPFilter
+	f.SetAll(true)
+	f.Accept(ipv4.ICMPTypeEchoReply)
+	if err := c.IPv4PacketConn().SetICMPFilter(&f); err != nil {
+		return fmt.Errorf("hear of answers to echo requests: %w", err)
+	}
+	return nil
+}
+
+// echoes are the echo requests of sandboxes, as their egress knows them.
+type echoes struct{ heard *hostnet.Echoes }
+
+// Run implements [egress.Echoes].
+func (e echoes) Run(ctx context.Context, asked func(egress.Echo)) {
+	e.heard.Run(ctx, func(q hostnet.Echo) {
+		asked(egress.Echo{Sandbox: q.Slot.IP, To: q.To, ID: q.ID, Seq: q.Seq, Data: q.Data})
+	})
+}
+
+// Answer implements [egress.Echoes].
+func (e echoes) Answer(q egress.Echo) error {
+	return e.heard.Answer(q.Sandbox, hostnet.Echo{To: q.To, ID: q.ID, Seq: q.Seq, Data: q.Data})
+}
+
+// Close implements [egress.Echoes].
+func (e echoes) Close() error { return e.heard.Close() }
 
 // upstream answers questions about records that are no addresses.
 func upstream(server string) egress.Servers {

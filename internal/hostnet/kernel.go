@@ -32,7 +32,7 @@ var features = []feature{
 	{"nft_fib_inet", inChain(nftables.ChainTypeFilter, nftables.ChainHookPrerouting, isIPv4, toMachine)},
 	{"nft_log", inChain(nftables.ChainTypeFilter, nftables.ChainHookForward, []expr.Any{noteLog})},
 	{"nfnetlink_log", func(c *changer) error {
-		conn, err := bindLog(c.ns)
+		conn, err := bindLog(c.ns, noteGroup, noteLength)
 		if err != nil {
 			return err
 		}

@@ -27,6 +27,7 @@ const (
 	// and every question of the DNS to [NamePort] there, whatever address it was
 	// meant for. What is meant for an address that is not public is refused, but
 	// for those of Names; all else is dropped, but for what [Net.Datagrams] lets out.
+	// [Net.Echoes] hears of echo requests.
 	Proxied
 	// Direct lets it reach public addresses, if [Options.OpenEgress] does, and the
 	// proxy. TCP to others is refused, and all else is dropped. Questions of the DNS
@@ -202,7 +203,7 @@ func (t *table) egressRules(input, forward *nftables.Chain, denied *nftables.Set
 	if err != nil {
 		return err
 	}
-	if err := t.sets(proxiedSet, directSet, subnetMap, memberSet, datagramMap); err != nil {
+	if err := t.sets(proxiedSet, directSet, subnetMap, memberSet, datagramMap, echoSet); err != nil {
 		return err
 	}
 	if err := t.note(); err != nil {
@@ -241,6 +242,7 @@ func (t *table) egressRules(input, forward *nftables.Chain, denied *nftables.Set
 	t.refuse(refuse, reset, fromAny(Direct), isIPv4, toPort(unix.IPPROTO_TCP, mailPort))
 	t.rule(refuse, fromAny(Direct), toNone(denied), accept)
 	t.datagrams(refuse, denied)
+	t.echoes(refuse)
 	for _, number := range dnsProtocols { // a lookup fails at once, and does not hang
 		t.refuse(refuse, unreachable, fromSandbox, isIPv4, toAddr(ProxyIP), toPort(number, dnsPort))
 	}

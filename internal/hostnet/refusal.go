@@ -229,20 +229,27 @@ const (
 
 // Watch begins to watch. Nobody else may watch the same network.
 func (n *Net) Watch() (*Watch, error) {
+	conn, err := awaitLog(n.router.ns, noteGroup, noteLength)
+	if err != nil {
+		return nil, fmt.Errorf("watch refused packets: %w", err)
+	}
+	return &Watch{net: n, conn: conn, close: sync.OnceValue(conn.Close)}, nil
+}
+
+// awaitLog is bindLog, which first waits until the process that has the group has ended.
+func awaitLog(ns netns, group uint16, length uint32) (*netlink.Conn, error) {
 	for deadline := time.Now().Add(handoverTime); ; time.Sleep(handoverPause) {
-		conn, err := bindLog(n.router.ns)
-		if err == nil {
-			return &Watch{net: n, conn: conn, close: sync.OnceValue(conn.Close)}, nil
-		}
+		conn, err := bindLog(ns, group, length)
 		if !errors.Is(err, unix.EPERM) || time.Now().After(deadline) { // EPERM: somebody else has it
-			return nil, fmt.Errorf("watch refused packets: %w", err)
+			return conn, err
 		}
 	}
 }
 
-// bindLog opens a connection to which the kernel tells of packets of a namespace.
+// bindLog opens a connection to which the kernel tells of packets of a namespace, as
+// rules with the group say. It gets at most so many bytes of each packet.
 // What does not fit into its queue is lost, and counted all the same.
-func bindLog(ns netns) (*netlink.Conn, error) {
+func bindLog(ns netns, group uint16, length uint32) (*netlink.Conn, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: ns.fd()})
 	if err != nil {
 		return nil, err
@@ -250,9 +257,9 @@ func bindLog(ns netns) (*netlink.Conn, error) {
 	err = conn.SetOption(netlink.NoENOBUFS, true)
 	for _, a := range []netlink.Attribute{
 		{Type: nfulaCfgCmd, Data: []byte{nfulnlCfgCmdBind}},
-		{Type: nfulaCfgMode, Data: append(binary.BigEndian.AppendUint32(nil, noteLength), nfulnlCopyPacket, 0)},
+		{Type: nfulaCfgMode, Data: append(binary.BigEndian.AppendUint32(nil, length), nfulnlCopyPacket, 0)},
 	} {
-		err = errors.Join(err, configure(conn, a))
+		err = errors.Join(err, configure(conn, group, a))
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("the kernel needs nfnetlink_log: %w", err), conn.Close())
@@ -275,14 +282,14 @@ const (
 	nfHeaderLen      = 4 // family, version and group, before the attributes
 )
 
-func configure(conn *netlink.Conn, a netlink.Attribute) error {
+func configure(conn *netlink.Conn, group uint16, a netlink.Attribute) error {
 	attributes, err := netlink.MarshalAttributes([]netlink.Attribute{a})
 	if err != nil {
 		return err
 	}
 	_, err = conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: nfulnlMsgConfig, Flags: netlink.Request | netlink.Acknowledge},
-		Data:   append([]byte{unix.AF_UNSPEC, 0, 0, noteGroup}, attributes...),
+		Data:   append(binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, 0}, group), attributes...),
 	})
 	return err
 }

@@ -65,15 +65,26 @@ func (w *watched) await(t *testing.T, what string) {
 	}
 }
 
-// send sends packets to somebody, from wherever it is called.
+// Messages of ICMP that send sends, to any protocol.
+var (
+	timestamp = []byte{13, 0, 0xf2, 0xfe, 0, 0, 0, 1}
+	echo      = []byte{8, 0, 0xf7, 0xfe, 0, 0, 0, 1}
+)
+
+// send sends packets to somebody, from wherever it is called. They are no echo requests.
 func send(network, to string, packets int) error {
+	return sendThis(network, to, packets, timestamp)
+}
+
+// sendThis is send with a message.
+func sendThis(network, to string, packets int, message []byte) error {
 	c, err := net.Dial(network, to)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	for range packets {
-		if _, err := c.Write([]byte{8, 0, 0xf7, 0xfe, 0, 0, 0, 1}); err != nil {
+		if _, err := c.Write(message); err != nil {
 			return err
 		}
 	}
@@ -218,7 +229,7 @@ func TestWatchIsHandedOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bindLog(n.router.ns); !errors.Is(err, unix.EPERM) {
+	if _, err := bindLog(n.router.ns, noteGroup, noteLength); !errors.Is(err, unix.EPERM) {
 		t.Errorf("beside the first: %v", err)
 	}
 	closed := make(chan error, 1)

@@ -269,6 +269,11 @@ def ping(host):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP); s.settimeout(1.5)
     s.sendto(b"\x08\x00\xf7\xfe\x00\x00\x00\x01", (host, 0))
     return str(s.recv(100))
+def answered(host):
+    for _ in range(10): # a packet may be lost
+        try: return ping(host)
+        except TimeoutError: pass
+    raise TimeoutError
 def six(host):
     s = socket.socket(socket.AF_INET6, socket.SOCK_STREAM); s.settimeout(1.5)
     s.connect((host, 80)); return "connected"
@@ -329,6 +334,8 @@ func args(all ...any) []any { return all }
 
 const (
 	blocked = "403 firewall_blocked"
+	// pong begins an answer to an echo request.
+	pong = `b'\x00\x00`
 	// reachedBy begins what the server says.
 	reached = "200 host=allowed.test sni=- at=1.2.3.4:80"
 	secured = "200 host=allowed.test sni=allowed.test at=1.2.3.4:443"
@@ -376,6 +383,8 @@ func TestPrivateNetworks(t *testing.T) {
 	try(t, free, map[string]row{
 		"a name":              {"web", args("inner.test"), "200 host=inner.test"},
 		"an address":          {"web", args(privateIP), "200 host=" + privateIP},
+		"ping":                {"answered", args(privateIP), pong},
+		"ping to a name":      {"answered", args("inner.test"), pong},
 		"the metadata":        {"raw", args(metadataIP, 80), "refused"},
 		"its name":            {"web", args("rebind.test"), blocked},
 		"this machine":        {"web", args(ownIP), "refused"},
@@ -460,14 +469,17 @@ func audited(t *testing.T, p *testkit.Platform) {
 		`"protocol":"tcp","host":"evil.test","port":80,"verdict":"deny","rule":"allowedDomains"`,
 		`"protocol":"tcp","host":"169.254.169.254","port":80,"verdict":"deny","rule":"private"`,
 		`"protocol":"udp","host":"1.2.3.4","port":443,"verdict":"deny","rule":"transport"`,
-		`"protocol":"icmp","host":"1.2.3.4","port":0,"verdict":"deny","rule":"transport"`,
+		`"protocol":"icmp","host":"1.2.3.4","port":0,"verdict":"deny","rule":"no-name"`,
+		`"protocol":"icmp","host":"evil.test","port":0,"verdict":"deny","rule":"allowedDomains"`,
+		`"protocol":"icmp","host":"rebind.test","port":0,"verdict":"deny","rule":"private"`,
+		`"protocol":"icmp","host":"allowed.test","port":0,"verdict":"allow","rule":"allowedDomains[0]"`,
 	} {
 		until(t, "the log has "+line, func() bool {
 			return regexp.MustCompile(`"msg":"egress","sandbox":"[^"]+","workspace":"[^"]*","name":"one",` + regexp.QuoteMeta(line)).MatchString(p.Printed())
 		})
 	}
 	_, metrics := get(t, p, p.Address+"/metrics")
-	for _, protocol := range []string{"tcp", "udp", "icmp"} {
+	for _, protocol := range []string{"tcp", "udp"} {
 		if !regexp.MustCompile(`(?m)^doze_egress_refused_packets_total\{protocol="` + protocol + `"\} [1-9]`).MatchString(metrics) {
 			t.Errorf("no refused packet of %s is counted:\n%s", protocol, metrics)
 		}
@@ -516,7 +528,17 @@ func (n *internet) rows(gateway, neighbour string) map[string]row {
 		"upper case":                        {"web", args("ALLOWED.test."), "200"},
 		"UDP":                               {"datagram", args(publicIP, 443), "nothing"},
 		"UDP to a name":                     {"datagram", args("allowed.test", 443), "nothing"},
-		"ICMP":                              {"ping", args(publicIP), "nothing"},
+		"ping":                              {"answered", args("allowed.test"), pong},
+		"ping to a wildcard":                {"answered", args("a.wild.test"), pong},
+		"ping to an address in bypass":      {"answered", args(listedIP), pong},
+		"ping elsewhere":                    {"ping", args("evil.test"), "nothing"},
+		"ping to a name with a port":        {"ping", args("ported.test"), "nothing"},
+		"ping to an address":                {"ping", args(publicIP), "nothing"},
+		"ping to the metadata":              {"ping", args(metadataIP), "nothing"},
+		"ping to a name of the metadata":    {"ping", args("rebind.test"), "nothing"},
+		"ping to this machine":              {"ping", args("own.test"), "nothing"},
+		"ping to the gateway":               {"ping", args(gateway), "nothing"},
+		"ping to another sandbox":           {"ping", args(neighbour), "nothing"},
 
 		"a secret in a label":             {"lookup", args("stolen.evil.test"), "198."},
 		"a resolver elsewhere":            {"dns", args(publicIP, "allowed.test"), "1 answers, code 0"},
@@ -634,6 +656,13 @@ func (n *internet) withoutRules(gateway, neighbour string) map[string]row {
 		"DNS over TLS":                 {"tls", args(publicIP, "free.test", 853), "refused"},
 		"DNS over TLS, by name":        {"tls", args("free.test", "free.test", 853), "refused"},
 		"UDP, another port":            {"datagram", args(publicIP, 9999), "nothing"},
+		"ping":                         {"answered", args("free.test"), pong},
+		"ping to an address":           {"answered", args(publicIP), pong},
+		"ping to the metadata":         {"ping", args(metadataIP), "nothing"},
+		"ping to a private network":    {"ping", args(privateIP), "nothing"},
+		"ping to this machine":         {"ping", args(ownIP), "nothing"},
+		"ping to the gateway":          {"ping", args(gateway), "nothing"},
+		"ping to another sandbox":      {"ping", args(neighbour), "nothing"},
 		"mail":                         {"raw", args(publicIP, 25), "refused"},
 		"the metadata":                 {"raw", args(metadataIP, 80), "refused"},
 		"a name of the metadata":       {"tls", args("rebind.test", "rebind.test"), "refused"},
