@@ -19,20 +19,26 @@ var engines = []string{
 	"libsubid4", "libyajl2", "libglib2.0-0",
 }
 
-// packages installs packages of the host's Debian in a sandbox, without what they depend on.
-func packages(t *testing.T, agent *client.Agent, names ...string) {
+// download returns the files of packages of the host's Debian.
+func download(t *testing.T, names ...string) []string {
 	t.Helper()
 	dir := t.TempDir()
 	download := exec.CommandContext(t.Context(), "apt-get", append([]string{"download", "-qq", "-o", "APT::Sandbox::User=root"}, names...)...)
 	download.Dir = dir
 	if out, err := download.CombinedOutput(); err != nil {
-		t.Fatalf("apt-get download: %v\n%s", err, out)
+		t.Fatalf("apt-get download: %v: does apt-get update help?\n%s", err, out)
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.deb"))
 	if err != nil || len(files) != len(names) {
 		t.Fatalf("%d of %d packages: %v", len(files), len(names), err)
 	}
-	for _, name := range files {
+	return files
+}
+
+// packages installs packages of the host's Debian in a sandbox, without what they depend on.
+func packages(t *testing.T, agent *client.Agent, names ...string) {
+	t.Helper()
+	for _, name := range download(t, names...) {
 		file, err := os.Open(name)
 		if err != nil {
 			t.Fatal(err)
