@@ -276,24 +276,119 @@ func TestDrivesOfCopies(t *testing.T) {
 	until(t, "the files of the drive are removed", func() bool { return len(srv.Keys(t)) == 0 })
 }
 
-// TestDrivesAndGit: the engine maps no file of a drive into memory, so that git,
-// which does, keeps its repository elsewhere, or in one file.
+// TestDrivesAndGit: a repository on a drive, which git maps into memory, and what another
+// sandbox clones of it.
 func TestDrivesAndGit(t *testing.T) {
 	t.Parallel()
-	_, c, _ := startDrives(t)
+	p, c, _ := startDrives(t, "--pause-after", "500ms", "--save-after", "200ms", "--disk-after", "1s", "--swap", "off")
 	_, agent := create(t, c, named("git", 512))
 	mount(t, agent, doze.DriveMount{Drive: "shared", MountPath: "/d"})
 	const git = "export HOME=/root GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a; "
-	if got := sh(t, agent, git+"git init -q /d/repository 2>&1 || true"); !strings.Contains(got, "unable to mmap") {
-		t.Errorf("a repository on the drive says %q: is there mmap now?", got)
-	}
-	got := sh(t, agent, git+`set -e; git init -q --separate-git-dir /root/tree.git /d/tree; cd /d/tree; mkdir sub; echo one >sub/file; head -c 100000 /dev/zero >large
-		git add . 2>/dev/null && echo mmap; git config core.bigFileThreshold 32k; git add .; git commit -qm first
-		echo two >>sub/file; git commit -qam second; git status --short; git log --format=%s; git fsck 2>&1
-		git bundle create -q /d/tree.bundle --all; git clone -q /d/tree.bundle /root/clone; cmp large /root/clone/large; cat /root/clone/sub/file`)
-	if got != "second\nfirst\none\ntwo" {
+	sh(t, agent, git+`set -e; git init -q /d/repository; cd /d/repository; mkdir sub; echo one >sub/file; head -c 100000 /dev/zero >large
+		git add .; git commit -qm first; echo two >>sub/file; git commit -qam second; git gc -q`)
+	awaitTier(t, p, "git", "disk")
+	got := sh(t, agent, git+`set -e; cd /d/repository; echo three >>sub/file; git commit -qam third; git status --short; git log --format=%s; git fsck 2>&1; git diff --stat HEAD~2 | tail -1`)
+	if got != "third\nsecond\nfirst\n 1 file changed, 2 insertions(+)" {
 		t.Errorf("it says %q", got)
 	}
+	_, other := create(t, c, named("other", 512))
+	mount(t, other, doze.DriveMount{Drive: "shared", MountPath: "/d", ReadOnly: true})
+	if got := sh(t, other, git+"set -e; git config --global --add safe.directory '*'; git clone -q /d/repository /root/clone; cd /root/clone; cmp large /d/repository/large; cat sub/file"); got != "one\ntwo\nthree" {
+		t.Errorf("a clone in another sandbox has %q", got)
+	}
+}
+
+// TestDrivesMap: a process maps files of a drive as they are, to read or for itself, and
+// has the mapping after a sleep on disk. What others would see of it is refused.
+func TestDrivesMap(t *testing.T) {
+	t.Parallel()
+	p, c, _ := startDrives(t, "--pause-after", "500ms", "--save-after", "200ms", "--disk-after", "1s", "--swap", "off")
+	_, agent := create(t, c, named("maps", 512))
+	mount(t, agent, doze.DriveMount{Drive: "shared", MountPath: "/d"})
+	put(t, agent, "/root/maps.py", `
+import hashlib, mmap, os, sys, time
+data = os.urandom(3 << 20) + b"end"
+with open("/d/file", "wb") as f: f.write(data)
+with open("/d/file", "rb") as f: shared = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
+with open("/d/file", "rb") as f: private = mmap.mmap(f.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+with open("/d/file", "rb") as f: part = mmap.mmap(f.fileno(), 8192, flags=mmap.MAP_PRIVATE, offset=1 << 20)
+private[5:8] = b"own"
+try:
+    with open("/d/file", "r+b") as f: mmap.mmap(f.fileno(), 0)
+    print("a mapping that writes to the file")
+except OSError as e: print(e.strerror)
+def check():
+    assert shared[:] == data and private[:5] == data[:5] and private[5:8] == b"own" and private[8:] == data[8:] and part[:] == data[1 << 20:(1 << 20) + 8192]
+    assert open("/d/file", "rb").read() == data
+check()
+print("mapped", flush=True)
+while not os.path.exists("/tmp/go"): time.sleep(0.01)
+check()
+print("still", flush=True)
+`)
+	forever := 0
+	proc := spawn(t, agent, client.Command{Name: "maps", Timeout: &forever, Command: "exec python3 /root/maps.py"})
+	said := func() string {
+		logs, err := agent.Logs(t.Context(), proc.PID)
+		if err != nil || logs.Stderr != "" {
+			t.Fatal(logs, err)
+		}
+		return logs.Stdout
+	}
+	until(t, "it has mapped the file", func() bool { return said() == "No such device\nmapped\n" })
+	awaitTier(t, p, "maps", "disk")
+	sh(t, agent, ": >/tmp/go")
+	until(t, "it has the mapping still", func() bool { return strings.HasSuffix(said(), "still\n") })
+}
+
+// TestDrivesConsistency: what one sandbox closed or synced, another one sees when it opens
+// the file. What is written before is nobody else's yet.
+func TestDrivesConsistency(t *testing.T) {
+	t.Parallel()
+	_, c, _ := startDrives(t, "--pause-after", "60s")
+	_, one := create(t, c, named("one", 512))
+	_, two := create(t, c, named("two", 512))
+	for _, agent := range []*client.Agent{one, two} {
+		mount(t, agent, doze.DriveMount{Drive: "shared", MountPath: "/d"})
+	}
+	put(t, one, "/root/writer.py", `
+import os, sys, time
+f = os.open("/d/file", os.O_RDWR | os.O_CREAT)
+def step(name):
+    open("/tmp/" + name, "w")
+    while not os.path.exists("/tmp/after-" + name): time.sleep(0.01)
+for i in range(1000): os.write(f, b"%07d\n" % i)
+assert os.fstat(f).st_size == 8000 and os.stat("/d/file").st_size == 8000
+assert os.pread(f, 8, 7992) == b"0000999\n" and open("/d/file").read(8) == "0000000\n"
+step("written")
+os.fsync(f)
+step("synced")
+os.write(f, b"more\n")
+os.close(f)
+step("closed")
+`)
+	spawn(t, one, client.Command{Name: "writer", Command: "exec python3 /root/writer.py"})
+	await := func(step string) {
+		t.Helper()
+		until(t, "it is "+step, func() bool { return sh(t, one, "[ -e /tmp/"+step+" ] && echo yes || true") == "yes" })
+	}
+	next := func(step string) { t.Helper(); sh(t, one, ": >/tmp/after-"+step) }
+	await("written")
+	if got := sh(t, two, "cat /d/file 2>/dev/null | wc -c"); got != "0" {
+		t.Errorf("before a sync the other one reads %s bytes", got)
+	}
+	next("written")
+	await("synced")
+	if got := sh(t, two, "wc -c </d/file; tail -n 1 /d/file"); got != "8000\n0000999" {
+		t.Errorf("after a sync the other one reads %q", got)
+	}
+	next("synced")
+	await("closed")
+	time.Sleep(time.Second) // for so long the kernel believes what it was told
+	if got := sh(t, two, "wc -c </d/file; tail -n 1 /d/file"); got != "8005\nmore" {
+		t.Errorf("after a close the other one reads %q", got)
+	}
+	next("closed")
 }
 
 // TestCLIDrives uses drives by the command line.

@@ -58,6 +58,14 @@ func (n *names) id(path string) uint64 {
 	return n.last
 }
 
+// known returns the number of a path, if it has one.
+func (n *names) known(path string) (id uint64, ok bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	id, ok = n.ids[path]
+	return id, ok
+}
+
 // forget notes that the file of a path was removed.
 func (n *names) forget(path string) {
 	n.mu.Lock()

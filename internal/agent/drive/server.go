@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -31,7 +32,9 @@ type entry struct {
 // open is a file or a directory that a process has.
 type open struct {
 	path    string
-	writes  bool
+	node    uint64
+	file    *file   // if it is open for writing
+	ahead   *ahead  // if it is a file that is open for reading
 	entries []entry // guarded by the mu of the server; of a directory, since its reader began
 }
 
@@ -43,13 +46,16 @@ type server struct {
 	names  *names
 	busy   *atomic.Int32 // calls under way, of all mounts
 	last   atomic.Uint64 // handle
+	held   atomic.Int64  // bytes that the host does not have yet
+	ahead  atomic.Int64  // parts that were read ahead
 
 	mu    sync.Mutex
 	opens map[uint64]*open // guarded by mu
+	files map[uint64]*file // guarded by mu; by their number, those that are open for writing
 }
 
 func newServer(device *os.File, owner Owner, l *link, busy *atomic.Int32) *server {
-	s := &server{device: device, owner: owner, link: l, names: newNames(), busy: busy, opens: map[uint64]*open{}}
+	s := &server{device: device, owner: owner, link: l, names: newNames(), busy: busy, opens: map[uint64]*open{}, files: map[uint64]*file{}}
 	s.last.Store(rand.Uint64() >> 1) //nolint:gosec // G404: it only must not meet that of an earlier mount
 	return s
 }
@@ -170,6 +176,11 @@ func (s *server) lookup(ctx context.Context, r request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if id, ok := s.names.known(path); ok {
+		if f := s.written(id); f != nil {
+			return entryReply(id, f.look(), s.owner), nil
+		}
+	}
 	n, err := s.ask(ctx, op.Call{Op: op.Stat, Path: path})
 	if err != nil {
 		return nil, err
@@ -181,6 +192,9 @@ func (s *server) getattr(ctx context.Context, r request) ([]byte, error) {
 	b, err := r.fields(16)
 	if err != nil {
 		return nil, err
+	}
+	if f := s.written(r.node); f != nil {
+		return attrReply(r.node, f.look(), s.owner), nil
 	}
 	c := op.Call{Op: op.Stat}
 	if le.Uint32(b)&getHandle != 0 {
@@ -196,9 +210,16 @@ func (s *server) attributes(ctx context.Context, node uint64, c op.Call) ([]byte
 		return nil, err
 	}
 	c.Path = path
+	f := s.written(node)
+	if f != nil && c.Op == op.Stat {
+		return attrReply(node, f.look(), s.owner), nil
+	}
 	n, err := s.ask(ctx, c)
 	if err != nil {
 		return nil, err
+	}
+	if f != nil {
+		f.become(n)
 	}
 	return attrReply(node, n, s.owner), nil
 }
@@ -215,6 +236,7 @@ func (s *server) setattr(ctx context.Context, r request) ([]byte, error) {
 	}
 	if valid&attrSize != 0 {
 		c.Op, c.Size = op.Truncate, int64(le.Uint64(b[16:])) //nolint:gosec // G115: the host refuses a negative one
+		s.drained(ctx, r.node)
 	}
 	return s.attributes(ctx, r.node, c)
 }
@@ -264,6 +286,9 @@ func (s *server) rename(ctx context.Context, r request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if id, ok := s.names.known(from); ok { // the host gives the bucket what it has
+		s.drained(ctx, id)
+	}
 	if _, err := s.ask(ctx, op.Call{Op: op.Rename, Path: from, To: to}); err != nil {
 		return nil, err
 	}
@@ -291,7 +316,7 @@ func (s *server) opened(handle uint64) (*open, error) {
 // writing returns a handle if its file is open for writing, else 0: the host
 // knows no others.
 func (s *server) writing(handle uint64) uint64 {
-	if o, err := s.opened(handle); err == nil && o.writes {
+	if o, err := s.opened(handle); err == nil && o.file != nil {
 		return handle
 	}
 	return 0
@@ -306,7 +331,7 @@ func (s *server) openFile(ctx context.Context, r request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, handle, err := s.open(ctx, op.Call{Path: path}, le.Uint32(b))
+	_, handle, err := s.open(ctx, op.Call{Path: path}, r.node, le.Uint32(b))
 	return openReply(handle), err
 }
 
@@ -317,25 +342,36 @@ func (s *server) create(ctx context.Context, r request) ([]byte, error) {
 	}
 	flags := le.Uint32(r.body)
 	c := op.Call{Path: path, Create: true, Exclusive: flags&syscall.O_EXCL != 0}
-	n, handle, err := s.open(ctx, c, flags|syscall.O_WRONLY)
+	id := s.names.id(path)
+	n, handle, err := s.open(ctx, c, id, flags|syscall.O_WRONLY)
 	if err != nil {
 		return nil, err
 	}
-	return append(entryReply(s.names.id(path), n, s.owner), openReply(handle)...), nil
+	return append(entryReply(id, n, s.owner), openReply(handle)...), nil
 }
 
-func (s *server) open(ctx context.Context, c op.Call, flags uint32) (op.Node, uint64, error) {
+// open opens the file of a number. If other handles write to it already, the host first gets
+// what they wrote.
+func (s *server) open(ctx context.Context, c op.Call, node uint64, flags uint32) (op.Node, uint64, error) {
 	handle := s.last.Add(1)
-	o := &open{path: c.Path, writes: flags&syscall.O_ACCMODE != syscall.O_RDONLY || flags&syscall.O_TRUNC != 0}
-	c.Op, c.Write, c.Truncate = op.Open, o.writes, flags&syscall.O_TRUNC != 0
-	if o.writes {
+	o := &open{path: c.Path, node: node}
+	writes := flags&syscall.O_ACCMODE != syscall.O_RDONLY || flags&syscall.O_TRUNC != 0
+	c.Op, c.Write, c.Truncate = op.Open, writes, flags&syscall.O_TRUNC != 0
+	s.drained(ctx, node)
+	if writes {
 		c.Handle = handle
 	}
 	n, err := s.ask(ctx, c)
-	if err == nil {
-		s.add(handle, o)
+	if err != nil {
+		return n, handle, err
 	}
-	return n, handle, err
+	if writes {
+		o.file = s.writer(node, n)
+	} else {
+		o.ahead = s.newAhead(n.Size)
+	}
+	s.add(handle, o)
+	return n, handle, nil
 }
 
 func (s *server) read(ctx context.Context, r request) ([]byte, error) {
@@ -344,15 +380,20 @@ func (s *server) read(ctx context.Context, r request) ([]byte, error) {
 		return nil, err
 	}
 	handle := le.Uint64(b)
-	if _, err := s.opened(handle); err != nil {
+	o, err := s.opened(handle)
+	if err != nil {
 		return nil, err
 	}
 	path, err := s.names.path(r.node)
 	if handle = s.writing(handle); err != nil && handle == 0 {
 		return nil, err
 	}
-	size := min(le.Uint32(b[16:]), op.DataMax)
-	return s.link.ask(ctx, op.Call{Op: op.Read, Path: path, Handle: handle, Offset: int64(le.Uint64(b[8:])), Size: int64(size)}, nil, nil) //nolint:gosec // G115: the host refuses a negative one
+	at, size := int64(le.Uint64(b[8:])), int64(min(le.Uint32(b[16:]), op.DataMax)) //nolint:gosec // G115: the host refuses a negative one
+	if o.ahead != nil && at >= 0 && s.written(r.node) == nil {
+		return o.ahead.read(ctx, path, at, size)
+	}
+	s.drained(ctx, r.node)
+	return s.link.ask(ctx, op.Call{Op: op.Read, Path: path, Handle: handle, Offset: at, Size: size}, nil, nil)
 }
 
 func (s *server) write(ctx context.Context, r request) ([]byte, error) {
@@ -360,24 +401,35 @@ func (s *server) write(ctx context.Context, r request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	handle, data := s.writing(le.Uint64(b)), b[40:]
-	if handle == 0 || len(data) != int(le.Uint32(b[16:])) {
+	handle, data := le.Uint64(b), b[40:]
+	o, err := s.opened(handle)
+	at := int64(le.Uint64(b[8:])) //nolint:gosec // G115: see below
+	switch {
+	case err != nil || o.file == nil || len(data) != int(le.Uint32(b[16:])):
 		return nil, syscall.EBADF
+	case at < 0 || at > math.MaxInt64-int64(len(data)):
+		return nil, syscall.EFBIG
 	}
-	_, err = s.link.ask(ctx, op.Call{Op: op.Write, Handle: handle, Offset: int64(le.Uint64(b[8:]))}, data, &op.Answer{}) //nolint:gosec // G115: the host refuses a negative one
 	out := make([]byte, 8)
 	le.PutUint32(out, uint32(len(data))) //nolint:gosec // G115: at most DataMax
-	return out, err
+	return out, o.file.write(ctx, handle, at, data)
 }
 
+// flush gives the bucket what was written, for close and fsync.
 func (s *server) flush(ctx context.Context, r request) ([]byte, error) {
 	b, err := r.fields(8)
 	if err != nil {
 		return nil, err
 	}
-	if handle := s.writing(le.Uint64(b)); handle != 0 {
-		_, err = s.ask(ctx, op.Call{Op: op.Flush, Handle: handle})
+	handle := le.Uint64(b)
+	o, err := s.opened(handle)
+	if err != nil || o.file == nil {
+		return nil, nil //nolint:nilerr // nothing was written by it
 	}
+	if err := o.file.drain(ctx); err != nil {
+		return nil, err
+	}
+	_, err = s.ask(ctx, op.Call{Op: op.Flush, Handle: handle})
 	return nil, err
 }
 
@@ -387,8 +439,16 @@ func (s *server) release(ctx context.Context, r request) ([]byte, error) {
 		return nil, err
 	}
 	handle := le.Uint64(b)
-	if s.writing(handle) != 0 {
-		_, err = s.ask(ctx, op.Call{Op: op.Release, Handle: handle})
+	if o, opened := s.opened(handle); opened == nil {
+		switch {
+		case o.file != nil:
+			err = o.file.drain(ctx)
+			_, gone := s.ask(ctx, op.Call{Op: op.Release, Handle: handle})
+			err = errors.Join(err, gone)
+			s.leave(o.node, o.file)
+		case o.ahead != nil:
+			o.ahead.close()
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

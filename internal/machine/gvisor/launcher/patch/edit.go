@@ -325,6 +325,152 @@ func (u *Usage) Watch(opts *WatchOpts, out *Watched) error {
 	return nil
 }
 `,
+	"pkg/sentry/fsimpl/fuse/mmap.go": `package fuse
+
+import (
+	"io"
+
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/context"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
+	"gvisor.dev/gvisor/pkg/hostarch"
+	"gvisor.dev/gvisor/pkg/safemem"
+	"gvisor.dev/gvisor/pkg/sentry/memmap"
+	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
+	"gvisor.dev/gvisor/pkg/sentry/usage"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+)
+
+const (
+	// mapMost is how much of a file one call of mmap maps at most, in bytes.
+	mapMost = 1 << 30
+	// mapRead is how much of it is read at a time.
+	mapRead = 1 << 20
+)
+
+// configureMMap maps a file as it is now: private, or to be read. It is read whole before
+// there is a mapping. So no fault waits for the server of the file system, which may stand
+// still with all other processes.
+func (fd *regularFileFD) configureMMap(ctx context.Context, opts *memmap.MMapOpts) error {
+	if !opts.Private {
+		if opts.Perms.Write {
+			return linuxerr.ENODEV
+		}
+		opts.MaxPerms.Write = false
+	}
+	if err := fd.fill(ctx, opts.Offset, opts.Length); err != nil {
+		return linuxerr.ConvertIntr(err, linuxerr.ERESTARTSYS)
+	}
+	return vfs.GenericConfigureMMap(&fd.vfsfd, fd, opts)
+}
+
+// fill reads what is mapped.
+func (fd *regularFileFD) fill(ctx context.Context, offset, length uint64) error {
+	inode := fd.inode()
+	inode.attrMu.Lock()
+	defer inode.attrMu.Unlock()
+	if err := inode.reviseAttr(ctx, linux.FUSE_GETATTR_FH, fd.Fh); err != nil {
+		return err
+	}
+	size := inode.size.Load()
+	pages, ok := hostarch.PageRoundUp(size)
+	if !ok {
+		return linuxerr.EFBIG
+	}
+	mr := memmap.MappableRange{Start: offset, End: min(offset+length, pages)}
+	if end, ok := hostarch.PageRoundUp(mr.End); ok {
+		mr.End = end
+	}
+	if mr.End <= mr.Start {
+		return nil // all of it is behind the end of the file
+	}
+	if mr.Length() > mapMost {
+		return linuxerr.ENOMEM
+	}
+	fd.dataMu.Lock()
+	defer fd.dataMu.Unlock()
+	optional := mr
+	_, err := fd.data.Fill(ctx, mr, optional, size, pgalloc.MemoryFileFromContext(ctx), pgalloc.AllocOpts{
+		Kind:    usage.PageCache,
+		MemCgID: pgalloc.MemoryCgroupIDFromContext(ctx),
+		Mode:    pgalloc.AllocateAndWritePopulate,
+	}, fd.readBlocks)
+	if err == io.EOF {
+		return nil
+	}
+	return err
+}
+
+// readBlocks reads from an offset on. The caller holds inode.attrMu.
+func (fd *regularFileFD) readBlocks(ctx context.Context, dsts safemem.BlockSeq, offset uint64) (uint64, error) {
+	parts, _, err := fd.inode().fs.ReadInPages(ctx, fd, offset, uint32(min(dsts.NumBytes(), mapRead))) // +checklocksforce
+	var done uint64
+	for _, part := range parts {
+		n, err := safemem.CopySeq(dsts, safemem.BlockSeqOf(safemem.BlockFromSafeSlice(part)))
+		done += n
+		if err != nil {
+			return done, err
+		}
+		dsts = dsts.DropFirst64(n)
+	}
+	return done, err
+}
+
+// AddMapping implements memmap.Mappable.AddMapping.
+func (fd *regularFileFD) AddMapping(ctx context.Context, ms memmap.MappingSpace, ar hostarch.AddrRange, offset uint64, writable bool) error {
+	fd.mapsMu.Lock()
+	defer fd.mapsMu.Unlock()
+	fd.mappings.AddMapping(ms, ar, offset, writable)
+	return nil
+}
+
+// RemoveMapping implements memmap.Mappable.RemoveMapping.
+func (fd *regularFileFD) RemoveMapping(ctx context.Context, ms memmap.MappingSpace, ar hostarch.AddrRange, offset uint64, writable bool) {
+	fd.mapsMu.Lock()
+	defer fd.mapsMu.Unlock()
+	fd.mappings.RemoveMapping(ms, ar, offset, writable)
+}
+
+// CopyMapping implements memmap.Mappable.CopyMapping.
+func (fd *regularFileFD) CopyMapping(ctx context.Context, ms memmap.MappingSpace, srcAR, dstAR hostarch.AddrRange, offset uint64, writable bool) error {
+	return fd.AddMapping(ctx, ms, dstAR, offset, writable)
+}
+
+// Translate implements memmap.Mappable.Translate.
+func (fd *regularFileFD) Translate(ctx context.Context, required, optional memmap.MappableRange, at hostarch.AccessType) ([]memmap.Translation, error) {
+	fd.dataMu.RLock()
+	defer fd.dataMu.RUnlock()
+	var ts []memmap.Translation
+	end := required.Start
+	for seg := fd.data.FindSegment(required.Start); seg.Ok() && seg.Start() < required.End; seg, _ = seg.NextNonEmpty() {
+		mr := seg.Range().Intersect(optional)
+		ts = append(ts, memmap.Translation{
+			Source: mr,
+			File:   pgalloc.MemoryFileFromContext(ctx),
+			Offset: seg.FileRangeOf(mr).Start,
+			Perms:  hostarch.ReadExecute,
+		})
+		end = mr.End
+	}
+	if end < required.End {
+		return ts, &memmap.BusError{Err: io.EOF}
+	}
+	return ts, nil
+}
+
+// InvalidateUnsavable implements memmap.Mappable.InvalidateUnsavable.
+func (*regularFileFD) InvalidateUnsavable(context.Context) error { return nil }
+
+// Release implements vfs.FileDescriptionImpl.Release.
+func (fd *regularFileFD) Release(ctx context.Context) {
+	fd.dataMu.Lock()
+	if !fd.data.IsEmpty() {
+		fd.data.DropAll(pgalloc.MemoryFileFromContext(ctx))
+	}
+	fd.dataMu.Unlock()
+	fd.fileDescription.Release(ctx)
+}
+`,
 	"pkg/sentry/kernel/processes.go": `package kernel
 
 import "gvisor.dev/gvisor/pkg/errors/linuxerr"
@@ -410,6 +556,32 @@ func save(ctx context.Context, w io.Writer, rootPtr any, stoppable bool) (Stats,
 		return nil, err
 	}
 	if err := ts.assignTIDsLocked(t); err != nil {
+`},
+	// Files of drives can be mapped, and fsync waits for its end. A write is sent once: gVisor
+	// sent it a second time, with nothing, at each offset but 0.
+	{"pkg/sentry/fsimpl/fuse/regular_file.go", `	return linuxerr.ENOSYS
+`, `	return fd.configureMMap(ctx, opts)
+`},
+	{"pkg/sentry/fsimpl/fuse/file.go", `	// Ignoring errors and FUSE server replies is analogous to Linux's behavior.
+	req := fs.conn.NewRequest(auth.CredentialsFromContext(ctx), pidFromContext(ctx), inode.nodeID, linux.FUSE_FSYNC, &in)
+	// The reply will be ignored since no callback is defined in asyncCallBack().
+	fs.conn.CallAsync(ctx, req)
+	return nil
+`, `	req := fs.conn.NewRequest(auth.CredentialsFromContext(ctx), pidFromContext(ctx), inode.nodeID, linux.FUSE_FSYNC, &in)
+	res, err := fs.conn.Call(ctx, req)
+	if err != nil {
+		return err
+	}
+	return res.Error()
+`},
+	{"pkg/sentry/fsimpl/fuse/read_write.go", `	end := offset + src.NumBytes()
+`, `	end := src.NumBytes()
+`},
+	// Debian's ping has a capability that sandboxes do not have, and does without it: there
+	// are sockets of ICMP that need none. Linux would not start it.
+	{"pkg/sentry/kernel/auth/capability_set.go", `		if f.Effective && (newC.PermittedCaps&f.PermittedCaps != f.PermittedCaps) {
+`, `		lacking := f.PermittedCaps &^ newC.PermittedCaps &^ CapabilitySetOf(linux.CAP_NET_RAW)
+		if f.Effective && lacking != 0 {
 `},
 	// A mapping, of the application or of gVisor itself, is noted before it is used. Those
 	// of a pma are cached, so each use of one is noted.
