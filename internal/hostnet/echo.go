@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"sync"
 	"time"
@@ -101,27 +100,13 @@ func (e *Echoes) Close() error { return e.close() }
 
 // Run tells of each request until ctx ends.
 func (e *Echoes) Run(ctx context.Context, asked func(Echo)) {
-	hangUp := context.AfterFunc(ctx, func() { _ = e.conn.Close() }) // nothing is lost
-	defer hangUp()
-	for {
-		messages, err := e.conn.Receive()
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			slog.Error("echo requests of sandboxes are not answered any more", "err", err)
-			<-ctx.Done()
-			return
-		}
-		for _, m := range messages {
-			if m.Header.Type != nfulnlMsgPacket || len(m.Data) < nfHeaderLen {
-				continue
-			}
-			if echo, ok := e.read(m.Data[nfHeaderLen:]); ok {
+	hear(ctx, e.conn, "echo requests of sandboxes are not answered", func(packets [][]byte) {
+		for _, attributes := range packets {
+			if echo, ok := e.read(attributes); ok {
 				asked(echo)
 			}
 		}
-	}
+	})
 }
 
 // read reads a message. It may be about a sandbox that is gone meanwhile.

@@ -299,30 +299,42 @@ func (w *Watch) Close() error { return w.close() }
 
 // Run tells what the kernel does until ctx ends, and closes the watch.
 func (w *Watch) Run(ctx context.Context, told func(Note)) {
-	stop := context.AfterFunc(ctx, func() { _ = w.close() }) // nothing is lost
-	defer stop()
-	for {
-		messages, err := w.conn.Receive()
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			slog.Error("refused packets are counted, and not written down any more", "err", err)
-			<-ctx.Done()
-			return
-		}
+	defer func() { _ = w.close() }() // nothing is lost
+	hear(ctx, w.conn, "refused packets are counted, and not written down", func(packets [][]byte) {
 		omitted, err := w.net.omitted()
 		if err != nil {
 			slog.Error("how many packets are not written down is not known", "err", err)
 		}
-		for _, m := range messages {
-			if m.Header.Type != nfulnlMsgPacket || len(m.Data) < nfHeaderLen {
-				continue
-			}
-			if note, ok := w.read(m.Data[nfHeaderLen:], omitted); ok {
+		for _, attributes := range packets {
+			if note, ok := w.read(attributes, omitted); ok {
 				told(note)
 			}
 		}
+	})
+}
+
+// hear tells of packets that the kernel tells of, by their attributes, until ctx ends. It
+// closes the connection then. If that fails before, it says what is lost.
+func hear(ctx context.Context, conn *netlink.Conn, lost string, told func(packets [][]byte)) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // nothing is lost
+	defer stop()
+	for {
+		messages, err := conn.Receive()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			slog.Error("the kernel tells of no packets any more", "lost", lost, "err", err)
+			<-ctx.Done()
+			return
+		}
+		var packets [][]byte
+		for _, m := range messages {
+			if m.Header.Type == nfulnlMsgPacket && len(m.Data) >= nfHeaderLen {
+				packets = append(packets, m.Data[nfHeaderLen:])
+			}
+		}
+		told(packets)
 	}
 }
 
