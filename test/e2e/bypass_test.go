@@ -42,7 +42,7 @@ var bypasses = map[string]bypass{
 	"version 6":                            {"version 6", "by TLS"},
 	"version 4 in version 6":               {"version 4 in version 6, metadata", "by TLS"},
 	"UDP":                                  {"UDP", "test/e2e/TestDedicatedAddress"},
-	"ICMP":                                 {"ICMP", "a tool without a proxy"},
+	"ICMP":                                 {"ping elsewhere", "ping"},
 	"packets of its own":                   {"a packet of its own, a private network", "a packet of its own, for the DNS"},
 	"another port":                         {"another one than that", "a port of an entry"},
 	"mail":                                 {"mail", "a port of an entry"},
