@@ -132,16 +132,21 @@ func (e *Egress) reachable(ctx context.Context, g *guest, d Destination) (*found
 		return nil, err
 	}
 	for _, a := range at.addresses {
-		var source netip.Addr
-		switch source, err = g.rules().Source(d, a.Unmap()); {
-		case err != nil:
-		case e.Denied(source, a.Unmap()):
-			err = broken(rulePrivate)
-		default:
+		if _, err = e.source(g, d, a.Unmap()); err == nil {
 			return at, nil
 		}
 	}
 	return nil, err
+}
+
+// source is the address from which a sandbox reaches d by the address a, which is invalid
+// for that of the platform. It is the rule that does not allow it, if there is one.
+func (e *Egress) source(g *guest, d Destination, a netip.Addr) (netip.Addr, error) {
+	source, err := g.rules().Source(d, a)
+	if err == nil && e.Denied(source, a) {
+		err = broken(rulePrivate)
+	}
+	return source, err
 }
 
 // guard looks at each address at the last moment before it is dialled from a

@@ -130,22 +130,17 @@ func (q *questions) take(number uint16, from netip.Addr, now time.Time) *questio
 // serveEcho sends an echo request of a sandbox on, if its policy allows the destination at
 // every port. It does not wait.
 func (e *Egress) serveEcho(ctx context.Context, q Echo) {
-	e.mu.RLock()
-	g := e.guests[q.Sandbox]
-	e.mu.RUnlock()
+	g := e.guestAt(q.Sandbox)
 	if g == nil {
 		return
 	}
-	to := Destination{IP: q.To}
-	if e.Pool.Contains(q.To) {
-		if to = (Destination{Name: g.meaning(q.To)}); to.Name == "" {
-			return
-		}
+	to := e.meant(g, netip.AddrPortFrom(q.To, 0))
+	if to.Name == "" && !to.IP.IsValid() {
+		return
 	}
 	v := g.verdict(to)
 	if !v.Allow {
-		e.Decided(false)
-		e.written(g, "icmp", to, v)
+		e.decidedBy("icmp", g, to, v)
 		return
 	}
 	if !g.lookups.enter() {
@@ -153,9 +148,7 @@ func (e *Egress) serveEcho(ctx context.Context, q Echo) {
 	}
 	e.streams.Go(func() {
 		defer g.lookups.leave()
-		v := v.after(e.ask(ctx, g, to, q))
-		e.Decided(v.Allow)
-		e.written(g, "icmp", to, v)
+		e.decidedBy("icmp", g, to, v.after(e.ask(ctx, g, to, q)))
 	})
 }
 
@@ -168,15 +161,14 @@ func (e *Egress) ask(ctx context.Context, g *guest, to Destination, q Echo) erro
 		return err
 	}
 	for _, a := range at.addresses {
-		a = a.Unmap()
+		if a = a.Unmap(); !a.Is4() {
+			continue // a sandbox asks by version 4 alone
+		}
 		var source netip.Addr
-		switch source, err = g.rules().Source(to, a); {
+		switch source, err = e.source(g, to, a); {
 		case err != nil:
-		case !a.Is4():
 		case source.IsValid() && !source.Is4():
 			err = broken(ruleNoSource)
-		case e.Denied(source, a):
-			err = broken(rulePrivate)
 		default:
 			return e.send(&question{Echo: q, guest: g, to: a}, source)
 		}
@@ -248,10 +240,7 @@ func (e *Egress) answered(b []byte, peer net.Addr, now time.Time) error {
 	if q == nil || len(echo.Data) != len(q.Data) {
 		return nil
 	}
-	e.mu.RLock()
-	there := e.guests[q.Sandbox] == q.guest
-	e.mu.RUnlock()
-	if !there {
+	if e.guestAt(q.Sandbox) != q.guest {
 		return nil
 	}
 	q.guest.traffic.Received.Add(uint64(len(echo.Data)))

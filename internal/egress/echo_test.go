@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,12 +18,9 @@ import (
 type pings struct {
 	requests chan Echo
 	answers  chan Echo
-	close    func() error
 }
 
-func newPings() pings {
-	return pings{make(chan Echo), make(chan Echo, 100), sync.OnceValue(func() error { return nil })}
-}
+func newPings() pings { return pings{make(chan Echo), make(chan Echo, 100)} }
 
 func (p pings) Run(ctx context.Context, asked func(Echo)) {
 	for {
@@ -39,7 +35,7 @@ func (p pings) Run(ctx context.Context, asked func(Echo)) {
 
 func (p pings) Answer(q Echo) error { p.answers <- q; return nil }
 
-func (p pings) Close() error { return p.close() }
+func (pings) Close() error { return nil }
 
 // TestEcho: what a policy allows is asked for real, and answered under the numbers and from
 // the address that the sandbox knows.
@@ -97,7 +93,20 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// TestEchoBounds: one sandbox cannot have all numbers, and who does not answer is forgotten.
+// TestEchoOfTwoVersions: a refusal counts, whatever other addresses the name has.
+func TestEchoOfTwoVersions(t *testing.T) {
+	t.Parallel()
+	e, _ := serveWith(t, nil, func(*Options) {})
+	g := e.guestAt(home)
+	g.remember("mixed.test", []netip.Addr{netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("2600:5::4")}, time.Now())
+	err := e.ask(t.Context(), g, Destination{Name: "mixed.test"}, Echo{Sandbox: home})
+	if v := (Verdict{Allow: true}).after(err); v.Allow || v.Rule != rulePrivate {
+		t.Errorf("%v is the verdict %+v", err, v)
+	}
+}
+
+// TestEchoBounds: one sandbox cannot have all numbers. A question without an answer is
+// forgotten.
 func TestEchoBounds(t *testing.T) {
 	t.Parallel()
 	q, now := newQuestions(), time.Now()

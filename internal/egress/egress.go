@@ -193,9 +193,14 @@ func (e *Egress) guest(from net.Addr) *guest {
 	if err != nil {
 		return nil
 	}
+	return e.guestAt(a.Addr().Unmap())
+}
+
+// guestAt is guest by the address alone.
+func (e *Egress) guestAt(ip netip.Addr) *guest {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return e.guests[a.Addr().Unmap()]
+	return e.guests[ip]
 }
 
 // Run serves until ctx ends. Then it ends all connections, and closes what it
@@ -296,10 +301,13 @@ func (e *Egress) accept(ctx context.Context, l net.Listener, serve func(*guest, 
 	}
 }
 
-// decided counts and writes down a decision.
-func (e *Egress) decided(g *guest, to Destination, v Verdict) {
+// decided counts and writes down a decision about a connection or a request.
+func (e *Egress) decided(g *guest, to Destination, v Verdict) { e.decidedBy("tcp", g, to, v) }
+
+// decidedBy is decided for another protocol.
+func (e *Egress) decidedBy(protocol string, g *guest, to Destination, v Verdict) {
 	e.Decided(v.Allow)
-	e.written(g, "tcp", to, v)
+	e.written(g, protocol, to, v)
 }
 
 // once returns decided for one connection or request: the first call counts.
@@ -330,9 +338,7 @@ type Packet struct {
 // Note writes down what the filter did with a packet of the sandbox that has an
 // address, which is counted where it happened. The sandbox may be gone meanwhile.
 func (e *Egress) Note(ip netip.Addr, p Packet) {
-	e.mu.RLock()
-	g := e.guests[ip]
-	e.mu.RUnlock()
+	g := e.guestAt(ip)
 	if g == nil {
 		return
 	}

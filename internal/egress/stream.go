@@ -53,13 +53,17 @@ func (e *Egress) serveRedirected(ctx context.Context, g *guest, c *net.TCPConn) 
 		s.refuse(Verdict{Rule: ruleProtocol})
 		return
 	}
-	s.to.Port = meant.Port()
-	if e.Pool.Contains(meant.Addr()) {
-		s.to.Name = g.meaning(meant.Addr())
-	} else {
-		s.to.IP = meant.Addr()
-	}
+	s.to = e.meant(g, meant)
 	s.serve(ctx)
+}
+
+// meant is the destination that an address is for a sandbox. It has neither a name nor an
+// address if it stands for an unknown name.
+func (e *Egress) meant(g *guest, to netip.AddrPort) Destination {
+	if e.Pool.Contains(to.Addr()) {
+		return Destination{Name: g.meaning(to.Addr()), Port: to.Port()}
+	}
+	return Destination{IP: to.Addr(), Port: to.Port()}
 }
 
 // originalDestination is where a connection was going before the filter led it

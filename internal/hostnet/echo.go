@@ -42,8 +42,6 @@ const (
 	// ttlLeast is what a request must have left. With less, somebody looks for the routers on
 	// the way, and we would hide them.
 	ttlLeast = 32
-	// ttlAnswer is what an answer has.
-	ttlAnswer = 64
 	// Types of ICMP.
 	typeEchoReply, typeEcho = 0, 8
 )
@@ -111,30 +109,13 @@ func (e *Echoes) Run(ctx context.Context, asked func(Echo)) {
 
 // read reads a message. It may be about a sandbox that is gone meanwhile.
 func (e *Echoes) read(attributes []byte) (echo Echo, ok bool) {
-	all, err := netlink.UnmarshalAttributes(attributes)
-	if err != nil {
+	from, packet, _ := e.net.packet(attributes)
+	if from == nil {
 		return echo, false
 	}
-	var from *lease
-	var source netip.Addr
-	for _, a := range all {
-		switch a.Type {
-		case nfulaIndev:
-			if len(a.Data) != 4 {
-				return echo, false
-			}
-			from = e.net.leaseOf(int(binary.BigEndian.Uint32(a.Data)))
-		case nfulaPayload:
-			if source, echo, ok = parseEcho(a.Data); !ok {
-				return echo, false
-			}
-		}
-	}
-	if from == nil || !ok || source != from.slot.IP { // or the answer would be another sandbox's
-		return echo, false
-	}
+	source, echo, ok := parseEcho(packet)
 	echo.Slot = from.slot
-	return echo, true
+	return echo, ok && source == from.slot.IP // or the answer would be another sandbox's
 }
 
 // parseEcho reads a packet of IPv4 that is a whole echo request.
@@ -178,30 +159,11 @@ func (e *Echoes) Answer(sandbox netip.Addr, echo Echo) error {
 
 // reply is the packet that answers a request.
 func reply(sandbox netip.Addr, echo Echo) []byte {
-	const header = 20
-	b := []byte{0x45, 0}
-	b = binary.BigEndian.AppendUint16(b, uint16(header+echoHeader+len(echo.Data))) //nolint:gosec // G115: at most EchoMost
-	b = append(b, 0, 0, 0x40, 0, ttlAnswer, unix.IPPROTO_ICMP, 0, 0)               // the kernel adds up the header
-	b = append(append(b, echo.To.AsSlice()...), sandbox.AsSlice()...)
+	b := header4(unix.IPPROTO_ICMP, echoHeader+len(echo.Data), echo.To, sandbox)
 	b = append(b, typeEchoReply, 0, 0, 0)
 	b = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, echo.ID), echo.Seq)
 	b = append(b, echo.Data...)
-	const sumOffset = header + 2
-	binary.BigEndian.PutUint16(b[sumOffset:], checksum(b[header:]))
+	const sumOffset = 2
+	binary.BigEndian.PutUint16(b[headerLen+sumOffset:], checksum(b[headerLen:]))
 	return b
-}
-
-// checksum is that of RFC 1071. Over a message that has its own, it is 0.
-func checksum(b []byte) uint16 {
-	var sum uint32
-	for ; len(b) > 1; b = b[2:] {
-		sum += uint32(binary.BigEndian.Uint16(b))
-	}
-	if len(b) == 1 {
-		sum += uint32(b[0]) << 8
-	}
-	for sum>>16 > 0 {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
 }

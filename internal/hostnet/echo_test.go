@@ -82,8 +82,8 @@ func FuzzParseEcho(f *testing.F) {
 }
 
 // TestEchoes: a request of a sandbox is told once, with the address that it was sent to, and
-// its answer arrives. Those of a sandbox that lies about its address, of one that is closed,
-// and of a flood are not told.
+// its answer arrives. A sandbox that is closed, or lies about its address, is not heard. Of
+// a flood only a part is told.
 func TestEchoes(t *testing.T) {
 	t.Parallel()
 	n := fresh(t)

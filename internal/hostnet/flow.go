@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -51,22 +52,42 @@ func ofSandbox(a netip.Addr) bool { return plan.Contains(a) && a.As4()[3]%slotSt
 // question sends an empty segment of TCP that is out of any window.
 func question(raw int, from, to netip.AddrPort) error {
 	const (
-		header, segment = 20, 20
-		lifetime        = 64
-		ack             = 0x10
+		segment = 20
+		ack     = 0x10
 	)
-	b := []byte{0x45, 0, 0, header + segment, 0, 0, 0x40, 0, lifetime, unix.IPPROTO_TCP, 0, 0} // the kernel adds up the header
-	b = append(append(b, from.Addr().AsSlice()...), to.Addr().AsSlice()...)
+	b := header4(unix.IPPROTO_TCP, segment, from.Addr(), to.Addr())
 	b = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, from.Port()), to.Port())
 	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0, segment/4<<4, ack, 0, 0, 0, 0, 0, 0)
-	sum := uint32(unix.IPPROTO_TCP + segment) // with the addresses, and all of the segment
-	for i := sourceOffset; i < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	const sumOffset = 16
+	summed := append(slices.Clone(b[sourceOffset:]), 0, unix.IPPROTO_TCP, 0, segment) // with the addresses
+	binary.BigEndian.PutUint16(b[headerLen+sumOffset:], checksum(summed))
+	return unix.Sendto(raw, b, 0, &unix.SockaddrInet4{Addr: to.Addr().As4()})
+}
+
+const (
+	headerLen = 20 // of IPv4, without options
+	lifetime  = 64 // of packets that we make
+)
+
+// header4 is the header of an IPv4 packet with so many bytes behind it. The kernel adds it
+// up.
+func header4(protocol byte, length int, from, to netip.Addr) []byte {
+	b := binary.BigEndian.AppendUint16([]byte{0x45, 0}, uint16(headerLen+length)) //nolint:gosec // G115: packets of ours are short
+	b = append(b, 0, 0, 0x40, 0, lifetime, protocol, 0, 0)
+	return append(append(b, from.AsSlice()...), to.AsSlice()...)
+}
+
+// checksum is that of RFC 1071. Over a message that has its own, it is 0.
+func checksum(b []byte) uint16 {
+	var sum uint32
+	for ; len(b) > 1; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) == 1 {
+		sum += uint32(b[0]) << 8
 	}
 	for sum>>16 > 0 {
 		sum = sum&0xffff + sum>>16
 	}
-	const sumOffset = 16
-	binary.BigEndian.PutUint16(b[header+sumOffset:], ^uint16(sum))
-	return unix.Sendto(raw, b, 0, &unix.SockaddrInet4{Addr: to.Addr().As4()})
+	return ^uint16(sum)
 }

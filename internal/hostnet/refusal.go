@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/nftables"
@@ -215,9 +214,8 @@ func (r *router) omitNothing(s Slot) error {
 // A Watch is told by the kernel of packets that were refused and of flows that go
 // past the proxy, up to a number in a second for each link.
 type Watch struct {
-	net   *Net
-	conn  *netlink.Conn
-	close func() error
+	net  *Net
+	conn *netlink.Conn
 }
 
 const (
@@ -233,7 +231,7 @@ func (n *Net) Watch() (*Watch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch refused packets: %w", err)
 	}
-	return &Watch{net: n, conn: conn, close: sync.OnceValue(conn.Close)}, nil
+	return &Watch{net: n, conn: conn}, nil
 }
 
 // awaitLog is bindLog, which first waits until the process that has the group has ended.
@@ -295,11 +293,10 @@ func configure(conn *netlink.Conn, group uint16, a netlink.Attribute) error {
 }
 
 // Close ends the watch, if Run is not called.
-func (w *Watch) Close() error { return w.close() }
+func (w *Watch) Close() error { return w.conn.Close() }
 
 // Run tells what the kernel does until ctx ends, and closes the watch.
 func (w *Watch) Run(ctx context.Context, told func(Note)) {
-	defer func() { _ = w.close() }() // nothing is lost
 	hear(ctx, w.conn, "refused packets are counted, and not written down", func(packets [][]byte) {
 		omitted, err := w.net.omitted()
 		if err != nil {
@@ -314,7 +311,8 @@ func (w *Watch) Run(ctx context.Context, told func(Note)) {
 }
 
 // hear tells of packets that the kernel tells of, by their attributes, until ctx ends. It
-// closes the connection then. If that fails before, it says what is lost.
+// closes the connection then: closing it again is no error. If the connection fails before,
+// hear says what is lost.
 func hear(ctx context.Context, conn *netlink.Conn, lost string, told func(packets [][]byte)) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // nothing is lost
 	defer stop()
@@ -340,33 +338,38 @@ func hear(ctx context.Context, conn *netlink.Conn, lost string, told func(packet
 
 // read reads a message. It may be about a sandbox that is gone meanwhile.
 func (w *Watch) read(attributes []byte, omitted map[string]uint64) (note Note, ok bool) {
-	all, err := netlink.UnmarshalAttributes(attributes)
-	if err != nil {
+	from, packet, prefix := w.net.packet(attributes)
+	if from == nil || !begins(packet) {
 		return note, false
 	}
-	var from *lease
+	if note.Protocol, note.To, ok = destination(packet); !ok {
+		return note, false
+	}
+	note.Passed = prefix == countPassed
+	note.Slot, note.Omitted = from.slot, from.omit(omitted[from.slot.hostLink()])
+	return note, true
+}
+
+// packet returns what the attributes of a message say: the lease whose link a packet came
+// by, which is nil if there is none, its beginning, and the prefix of the rule.
+func (n *Net) packet(attributes []byte) (from *lease, packet []byte, prefix string) {
+	all, err := netlink.UnmarshalAttributes(attributes)
+	if err != nil {
+		return nil, nil, ""
+	}
 	for _, a := range all {
 		switch a.Type {
 		case nfulaIndev:
-			if len(a.Data) != 4 {
-				return note, false
-			}
-			if from = w.net.leaseOf(int(binary.BigEndian.Uint32(a.Data))); from == nil {
-				return note, false
+			if len(a.Data) == 4 {
+				from = n.leaseOf(int(binary.BigEndian.Uint32(a.Data)))
 			}
 		case nfulaPayload:
-			if note.Protocol, note.To, ok = destination(a.Data); !ok || !begins(a.Data) {
-				return note, false
-			}
+			packet = a.Data
 		case nfulaPrefix:
-			note.Passed = strings.TrimRight(string(a.Data), "\x00") == countPassed
+			prefix = strings.TrimRight(string(a.Data), "\x00")
 		}
 	}
-	if from == nil || !note.To.IsValid() {
-		return note, false
-	}
-	note.Slot, note.Omitted = from.slot, from.omit(omitted[from.slot.hostLink()])
-	return note, true
+	return from, packet, prefix
 }
 
 // omit is how many packets were not told of since the note before, out of those
