@@ -54,9 +54,9 @@ func (a *ahead) read(ctx context.Context, path string, at, size int64) ([]byte, 
 	}
 	a.row++
 	a.next = at + size
-	ahead := a.row > sequential
+	inRow := a.row > sequential
 	a.mu.Unlock()
-	if !ahead {
+	if !inRow {
 		return direct()
 	}
 	var out []byte
@@ -113,11 +113,11 @@ func (a *ahead) ask(ctx context.Context, path string, begin int64) *part {
 	a.parts[begin] = p
 	a.s.ahead.Add(1)
 	a.s.busy.Add(1)
-	go func() { // ends with the mount, see link.ask
+	a.s.tasks.Go(func() {
 		defer a.s.busy.Add(-1)
-		p.data, p.err = a.s.link.ask(context.WithoutCancel(ctx), op.Call{Op: op.Read, Path: path, Offset: begin, Size: op.DataMax}, nil, nil)
+		p.data, p.err = a.s.link.ask(ctx, op.Call{Op: op.Read, Path: path, Offset: begin, Size: op.DataMax}, nil, nil)
 		close(p.ready)
-	}()
+	})
 	return p
 }
 

@@ -24,12 +24,12 @@ type file struct {
 	s *server
 
 	mu      sync.Mutex
-	node    op.Node // guarded by mu; with what is held
-	users   int     // guarded by mu; handles
-	handle  uint64  // guarded by mu; by which held was written
-	at      int64   // guarded by mu; where held begins
-	held    []byte  // guarded by mu
-	timer   *time.Timer
+	node    op.Node       // guarded by mu; with what is held
+	users   int           // guarded by mu; handles
+	handle  uint64        // guarded by mu; by which held was written
+	at      int64         // guarded by mu; where held begins
+	held    []byte        // guarded by mu
+	sent    chan struct{} // guarded by mu; closed when held is sent; nil while nobody waits for it
 	sending chan struct{} // guarded by mu; closed when the last call has ended; nil before the first
 
 	failMu sync.Mutex
@@ -42,6 +42,14 @@ func (f *file) write(ctx context.Context, handle uint64, at int64, data []byte) 
 	if err := f.fault(); err != nil || len(data) == 0 {
 		return err
 	}
+	if f.hold(ctx, handle, at, data) {
+		return nil
+	}
+	return f.drain(ctx)
+}
+
+// hold takes data that is to be sent later. It reports false if a mount holds too much.
+func (f *file) hold(ctx context.Context, handle uint64, at int64, data []byte) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.held) > 0 && (f.handle != handle || at != f.at+int64(len(f.held)) || len(f.held)+len(data) > op.DataMax) {
@@ -53,30 +61,38 @@ func (f *file) write(ctx context.Context, handle uint64, at int64, data []byte) 
 	f.held = append(f.held, data...)
 	f.node.Size = max(f.node.Size, at+int64(len(data)))
 	f.node.Modified = time.Now().UnixNano()
-	all := f.s.held.Add(int64(len(data)))
+	if f.s.held.Add(int64(len(data))) > heldMost {
+		return false
+	}
 	switch {
-	case all > heldMost:
-		f.send(ctx)
-		return f.settle(ctx)
 	case len(f.held) == op.DataMax:
 		f.send(ctx)
-	case f.timer == nil:
-		after := context.WithoutCancel(ctx)
-		f.timer = time.AfterFunc(heldTime, func() {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.send(after)
-		})
+	case f.sent == nil:
+		f.sent = make(chan struct{})
+		sent := f.sent
+		f.s.tasks.Go(func() { f.sendLater(ctx, sent) })
 	}
-	return nil
+	return true
+}
+
+// sendLater sends what is held after a while, unless that is sent before, or the mount ends.
+func (f *file) sendLater(ctx context.Context, sent <-chan struct{}) {
+	select {
+	case <-time.After(heldTime):
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.send(ctx)
+	case <-sent:
+	case <-ctx.Done():
+	}
 }
 
 // send begins to give the host what is held. It waits until the call before has ended: the
 // host gets all bytes in the order in which they were written. Preconditions: mu is held.
 func (f *file) send(ctx context.Context) {
-	if f.timer != nil {
-		f.timer.Stop()
-		f.timer = nil
+	if f.sent != nil {
+		close(f.sent)
+		f.sent = nil
 	}
 	if len(f.held) == 0 {
 		return
@@ -89,28 +105,16 @@ func (f *file) send(ctx context.Context) {
 	ended := make(chan struct{})
 	f.sending = ended
 	f.s.busy.Add(1) // the sandbox does not sleep meanwhile
-	go func() {     // ends with the mount, see link.ask
+	f.s.tasks.Go(func() {
 		defer close(ended)
 		defer f.s.busy.Add(-1)
 		defer f.s.held.Add(-int64(len(data)))
-		if _, err := f.s.link.ask(context.WithoutCancel(ctx), c, data, &op.Answer{}); err != nil {
+		if _, err := f.s.link.ask(ctx, c, data, &op.Answer{}); err != nil {
 			f.failMu.Lock()
 			f.failed = err
 			f.failMu.Unlock()
 		}
-	}()
-}
-
-// settle waits until the host has all that was sent. Preconditions: mu is held.
-func (f *file) settle(ctx context.Context) error {
-	if f.sending != nil {
-		select {
-		case <-f.sending:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return f.fault()
+	})
 }
 
 // fault returns what a call failed with that nobody waited for, once.
@@ -122,12 +126,33 @@ func (f *file) fault() error {
 	return err
 }
 
-// drain gives the host what is held, and waits for it.
-func (f *file) drain(ctx context.Context) error {
+// settle gives the host what is held, and waits for it. Nothing is held of a file that is
+// nil: nobody writes to it. What a call failed with is told to those who wrote.
+func (f *file) settle(ctx context.Context) error {
+	if f == nil {
+		return nil
+	}
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.send(ctx)
-	return f.settle(ctx)
+	sending := f.sending
+	f.mu.Unlock()
+	if sending == nil {
+		return nil
+	}
+	select {
+	case <-sending:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// drain is settle for those who wrote.
+func (f *file) drain(ctx context.Context) error {
+	if err := f.settle(ctx); err != nil {
+		return err
+	}
+	return f.fault()
 }
 
 // look returns how the file looks.
@@ -186,19 +211,10 @@ func (s *server) written(node uint64) *file {
 	return s.files[node]
 }
 
-// drained has the host know all bytes of a file. What went wrong is told to those who wrote
-// it.
-func (s *server) drained(ctx context.Context, node uint64) {
-	if f := s.written(node); f != nil {
-		f.mu.Lock()
-		f.send(ctx)
-		sending := f.sending
-		f.mu.Unlock()
-		if sending != nil {
-			select {
-			case <-sending:
-			case <-ctx.Done():
-			}
-		}
+// writtenAt is written by the path.
+func (s *server) writtenAt(path string) *file {
+	if node, ok := s.names.known(path); ok {
+		return s.written(node)
 	}
+	return nil
 }

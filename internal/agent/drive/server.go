@@ -31,7 +31,6 @@ type entry struct {
 
 // open is a file or a directory that a process has.
 type open struct {
-	path    string
 	node    uint64
 	file    *file   // if it is open for writing
 	ahead   *ahead  // if it is a file that is open for reading
@@ -48,6 +47,7 @@ type server struct {
 	last   atomic.Uint64 // handle
 	held   atomic.Int64  // bytes that the host does not have yet
 	ahead  atomic.Int64  // parts that were read ahead
+	tasks  sync.WaitGroup
 
 	mu    sync.Mutex
 	opens map[uint64]*open // guarded by mu
@@ -62,8 +62,7 @@ func newServer(device *os.File, owner Owner, l *link, busy *atomic.Int32) *serve
 
 // run answers until the device is closed, or the file system unmounted.
 func (s *server) run(ctx context.Context) {
-	var tasks sync.WaitGroup
-	defer tasks.Wait()
+	defer s.tasks.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	places := make(chan struct{}, requestsMax)
@@ -84,7 +83,7 @@ func (s *server) run(ctx context.Context) {
 			continue // nobody knows whom to answer
 		}
 		places <- struct{}{}
-		tasks.Go(func() {
+		s.tasks.Go(func() {
 			defer func() { <-places }()
 			s.serve(ctx, r)
 		})
@@ -176,10 +175,8 @@ func (s *server) lookup(ctx context.Context, r request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if id, ok := s.names.known(path); ok {
-		if f := s.written(id); f != nil {
-			return entryReply(id, f.look(), s.owner), nil
-		}
+	if f := s.writtenAt(path); f != nil {
+		return entryReply(s.names.id(path), f.look(), s.owner), nil
 	}
 	n, err := s.ask(ctx, op.Call{Op: op.Stat, Path: path})
 	if err != nil {
@@ -193,9 +190,6 @@ func (s *server) getattr(ctx context.Context, r request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f := s.written(r.node); f != nil {
-		return attrReply(r.node, f.look(), s.owner), nil
-	}
 	c := op.Call{Op: op.Stat}
 	if le.Uint32(b)&getHandle != 0 {
 		c.Handle = s.writing(le.Uint64(b[8:]))
@@ -205,15 +199,15 @@ func (s *server) getattr(ctx context.Context, r request) ([]byte, error) {
 
 // attributes asks for those of a file, by its number or an open one.
 func (s *server) attributes(ctx context.Context, node uint64, c op.Call) ([]byte, error) {
+	f := s.written(node)
+	if f != nil && c.Op == op.Stat {
+		return attrReply(node, f.look(), s.owner), nil
+	}
 	path, err := s.names.path(node)
 	if err != nil && c.Handle == 0 {
 		return nil, err
 	}
 	c.Path = path
-	f := s.written(node)
-	if f != nil && c.Op == op.Stat {
-		return attrReply(node, f.look(), s.owner), nil
-	}
 	n, err := s.ask(ctx, c)
 	if err != nil {
 		return nil, err
@@ -236,7 +230,9 @@ func (s *server) setattr(ctx context.Context, r request) ([]byte, error) {
 	}
 	if valid&attrSize != 0 {
 		c.Op, c.Size = op.Truncate, int64(le.Uint64(b[16:])) //nolint:gosec // G115: the host refuses a negative one
-		s.drained(ctx, r.node)
+		if err := s.written(r.node).settle(ctx); err != nil {
+			return nil, err
+		}
 	}
 	return s.attributes(ctx, r.node, c)
 }
@@ -286,8 +282,8 @@ func (s *server) rename(ctx context.Context, r request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if id, ok := s.names.known(from); ok { // the host gives the bucket what it has
-		s.drained(ctx, id)
+	if err := s.writtenAt(from).settle(ctx); err != nil { // the host gives the bucket what it has
+		return nil, err
 	}
 	if _, err := s.ask(ctx, op.Call{Op: op.Rename, Path: from, To: to}); err != nil {
 		return nil, err
@@ -331,7 +327,7 @@ func (s *server) openFile(ctx context.Context, r request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, handle, err := s.open(ctx, op.Call{Path: path}, r.node, le.Uint32(b))
+	_, handle, err := s.open(ctx, op.Call{Path: path}, le.Uint32(b))
 	return openReply(handle), err
 }
 
@@ -342,31 +338,32 @@ func (s *server) create(ctx context.Context, r request) ([]byte, error) {
 	}
 	flags := le.Uint32(r.body)
 	c := op.Call{Path: path, Create: true, Exclusive: flags&syscall.O_EXCL != 0}
-	id := s.names.id(path)
-	n, handle, err := s.open(ctx, c, id, flags|syscall.O_WRONLY)
+	n, handle, err := s.open(ctx, c, flags|syscall.O_WRONLY)
 	if err != nil {
 		return nil, err
 	}
-	return append(entryReply(id, n, s.owner), openReply(handle)...), nil
+	return append(entryReply(s.names.id(path), n, s.owner), openReply(handle)...), nil
 }
 
-// open opens the file of a number. If other handles write to it already, the host first gets
+// open opens the file of a path. If other handles write to it already, the host first gets
 // what they wrote.
-func (s *server) open(ctx context.Context, c op.Call, node uint64, flags uint32) (op.Node, uint64, error) {
+func (s *server) open(ctx context.Context, c op.Call, flags uint32) (op.Node, uint64, error) {
 	handle := s.last.Add(1)
-	o := &open{path: c.Path, node: node}
 	writes := flags&syscall.O_ACCMODE != syscall.O_RDONLY || flags&syscall.O_TRUNC != 0
 	c.Op, c.Write, c.Truncate = op.Open, writes, flags&syscall.O_TRUNC != 0
-	s.drained(ctx, node)
 	if writes {
 		c.Handle = handle
+	}
+	if err := s.writtenAt(c.Path).settle(ctx); err != nil {
+		return op.Node{}, handle, err
 	}
 	n, err := s.ask(ctx, c)
 	if err != nil {
 		return n, handle, err
 	}
+	o := &open{node: s.names.id(c.Path)}
 	if writes {
-		o.file = s.writer(node, n)
+		o.file = s.writer(o.node, n)
 	} else {
 		o.ahead = s.newAhead(n.Size)
 	}
@@ -379,21 +376,28 @@ func (s *server) read(ctx context.Context, r request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	handle := le.Uint64(b)
-	o, err := s.opened(handle)
+	c := op.Call{Op: op.Read, Handle: le.Uint64(b)}
+	o, err := s.opened(c.Handle)
 	if err != nil {
 		return nil, err
 	}
 	path, err := s.names.path(r.node)
-	if handle = s.writing(handle); err != nil && handle == 0 {
-		return nil, err
+	if o.file == nil {
+		if err != nil {
+			return nil, err
+		}
+		c.Handle = 0
 	}
 	at, size := int64(le.Uint64(b[8:])), int64(min(le.Uint32(b[16:]), op.DataMax)) //nolint:gosec // G115: the host refuses a negative one
-	if o.ahead != nil && at >= 0 && s.written(r.node) == nil {
+	f := s.written(r.node)
+	if o.ahead != nil && at >= 0 && f == nil {
 		return o.ahead.read(ctx, path, at, size)
 	}
-	s.drained(ctx, r.node)
-	return s.link.ask(ctx, op.Call{Op: op.Read, Path: path, Handle: handle, Offset: at, Size: size}, nil, nil)
+	if err := f.settle(ctx); err != nil {
+		return nil, err
+	}
+	c.Path, c.Offset, c.Size = path, at, size
+	return s.link.ask(ctx, c, nil, nil)
 }
 
 func (s *server) write(ctx context.Context, r request) ([]byte, error) {
@@ -457,12 +461,11 @@ func (s *server) release(ctx context.Context, r request) ([]byte, error) {
 }
 
 func (s *server) opendir(_ context.Context, r request) ([]byte, error) {
-	path, err := s.names.path(r.node)
-	if err != nil {
+	if _, err := s.names.path(r.node); err != nil {
 		return nil, err
 	}
 	handle := s.last.Add(1)
-	s.add(handle, &open{path: path})
+	s.add(handle, &open{})
 	return openReply(handle), nil
 }
 
