@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/client"
 )
 
@@ -72,14 +71,7 @@ func (p *Platform) Canary(ctx context.Context, name, seed string, megabytes int)
 	if err != nil {
 		return nil, err
 	}
-	sb, err := c.Create(ctx, doze.Sandbox{
-		Metadata: doze.Metadata{Name: name},
-		Spec:     doze.SandboxSpec{Runtime: doze.Runtime{Memory: canaryMemory}},
-	}, false)
-	if err != nil {
-		return nil, err
-	}
-	agent, err := c.Agent(sb)
+	sb, agent, err := Create(ctx, c, name, canaryMemory)
 	if err != nil {
 		return nil, err
 	}

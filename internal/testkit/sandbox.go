@@ -14,8 +14,23 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/client"
 	"github.com/dozehq/doze/internal/machine/checkpoint"
 )
+
+// Create makes a sandbox with so much memory, and returns it with a client of its agent.
+func Create(ctx context.Context, c *client.Client, name string, memory doze.Megabytes) (doze.Sandbox, *client.Agent, error) {
+	sb, err := c.Create(ctx, doze.Sandbox{
+		Metadata: doze.Metadata{Name: name},
+		Spec:     doze.SandboxSpec{Runtime: doze.Runtime{Memory: memory}},
+	}, false)
+	if err != nil {
+		return sb, nil, err
+	}
+	agent, err := c.Agent(sb)
+	return sb, agent, err
+}
 
 // awaitPoll is how often Await looks again.
 const awaitPoll = 2 * time.Millisecond

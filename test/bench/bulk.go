@@ -197,14 +197,7 @@ func bulkSandbox(ctx context.Context, p *testkit.Platform) (at place, err error)
 	if err != nil {
 		return at, err
 	}
-	sb, err := c.Create(ctx, doze.Sandbox{
-		Metadata: doze.Metadata{Name: bulkName},
-		Spec:     doze.SandboxSpec{Runtime: doze.Runtime{Memory: bulkMemory}},
-	}, false)
-	if err != nil {
-		return at, err
-	}
-	agent, err := c.Agent(sb)
+	sb, agent, err := testkit.Create(ctx, c, bulkName, bulkMemory)
 	if err != nil {
 		return at, err
 	}

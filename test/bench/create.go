@@ -290,11 +290,7 @@ func createStorm(ctx context.Context, p *testkit.Platform, c *client.Client, s *
 // createAndExec makes a sandbox and runs `true` in it.
 func createAndExec(ctx context.Context, c *client.Client, name string, memory doze.Megabytes) (time.Duration, *client.Agent, error) {
 	start := time.Now()
-	sb, err := c.Create(ctx, doze.Sandbox{Metadata: doze.Metadata{Name: name}, Spec: doze.SandboxSpec{Runtime: doze.Runtime{Memory: memory}}}, false)
-	if err != nil {
-		return 0, nil, err
-	}
-	agent, err := c.Agent(sb)
+	_, agent, err := testkit.Create(ctx, c, name, memory)
 	if err == nil {
 		err = execTrue(ctx, agent)
 	}

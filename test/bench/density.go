@@ -21,7 +21,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/client"
 	"github.com/dozehq/doze/internal/testkit"
 )
@@ -171,14 +170,7 @@ func crowd(ctx context.Context, p *testkit.Platform) (names []string, err error)
 		name := fmt.Sprintf("idle-%d", i)
 		names = append(names, name)
 		together.Go(func() error {
-			sb, err := c.Create(ctx, doze.Sandbox{
-				Metadata: doze.Metadata{Name: name},
-				Spec:     doze.SandboxSpec{Runtime: doze.Runtime{Memory: densityMemory}},
-			}, false)
-			if err != nil {
-				return err
-			}
-			agent, err := c.Agent(sb)
+			_, agent, err := testkit.Create(ctx, c, name, densityMemory)
 			if err != nil {
 				return err
 			}

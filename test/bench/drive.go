@@ -2,27 +2,20 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"regexp"
 	"time"
-
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/client"
 	"github.com/dozehq/doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit/bucket"
 )
 
 const (
-	driveBucket = "drives"
-	driveMount  = "/mnt/drive"
-	ownFiles    = "/root"
+	driveMount = "/mnt/drive"
+	ownFiles   = "/root"
 	// driveMemory holds the files of the yardstick, which are in memory.
 	driveMemory = 4096
 	driveRounds = 5
@@ -60,18 +53,13 @@ func driveCases() (names []string) {
 // drives does the same on a drive, whose bucket is an S3 server on this machine, and in the
 // files of the sandbox.
 func drives(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
-	backend := s3mem.New()
-	if err := backend.CreateBucket(driveBucket); err != nil {
+	shared, err := bucket.Open(dir)
+	if err != nil {
 		return latencies(nil), err
 	}
-	server := httptest.NewServer(gofakes3.New(backend).Server())
-	defer server.Close()
-	credentials := filepath.Join(dir, "credentials")
-	if err := os.WriteFile(credentials, []byte("[default]\naws_access_key_id = drives\naws_secret_access_key = "+rand.Text()+"\n"), 0o600); err != nil {
-		return latencies(nil), err
-	}
+	defer shared.Close()
 	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{
-		"--log", "warn", "--pause-after", "1h", "--drives", server.URL + "/" + driveBucket, "--drives-credentials", credentials,
+		"--log", "warn", "--pause-after", "1h", "--drives", shared.URL, "--drives-credentials", shared.Credentials,
 	}})
 	if err != nil {
 		return latencies(nil), err
@@ -91,10 +79,10 @@ func drives(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err 
 			continue
 		}
 		own := &series{name: ownCase(step.name), bytes: step.bytes}
-		shared := &series{name: driveCase(step.name), bytes: step.bytes, against: own}
-		all = append(all, own, shared)
+		onDrive := &series{name: driveCase(step.name), bytes: step.bytes, against: own}
+		all = append(all, own, onDrive)
 		for range times(driveRounds) {
-			for at, s := range map[string]*series{ownFiles: own, driveMount: shared} {
+			for at, s := range map[string]*series{ownFiles: own, driveMount: onDrive} {
 				if _, err := inside(ctx, agent, at, step.before); err != nil {
 					return all, err
 				}
@@ -114,13 +102,7 @@ func driven(ctx context.Context, c *client.Client) (*client.Agent, error) {
 	if _, err := c.CreateDrive(ctx, doze.Drive{Metadata: doze.Metadata{Name: "shared"}}); err != nil {
 		return nil, err
 	}
-	sb, err := c.Create(ctx, doze.Sandbox{
-		Metadata: doze.Metadata{Name: "drive"}, Spec: doze.SandboxSpec{Runtime: doze.Runtime{Memory: driveMemory}},
-	}, false)
-	if err != nil {
-		return nil, err
-	}
-	agent, err := c.Agent(sb)
+	_, agent, err := testkit.Create(ctx, c, "drive", driveMemory)
 	if err != nil {
 		return nil, err
 	}

@@ -208,14 +208,7 @@ func wakeSize(ctx context.Context, p *testkit.Platform, mb int, tiers []tier, on
 		return nil, err
 	}
 	name := fmt.Sprintf("wake-%d", mb)
-	sb, err := c.Create(ctx, doze.Sandbox{
-		Metadata: doze.Metadata{Name: name},
-		Spec:     doze.SandboxSpec{Runtime: doze.Runtime{Memory: roomFor(mb)}},
-	}, false)
-	if err != nil {
-		return nil, err
-	}
-	agent, err := c.Agent(sb)
+	sb, agent, err := testkit.Create(ctx, c, name, roomFor(mb))
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/dozehq/doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit/freeport"
 )
 
 const (
@@ -145,12 +145,10 @@ scrape_configs:
 `, rules, p.Key, target.Host), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	address, err := freeport.Address(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := l.Addr().String() // free in a moment
-	_ = l.Close()
 	server := exec.CommandContext(t.Context(), filepath.Join(prometheus(t), "prometheus"),
 		"--config.file", config, "--storage.tsdb.path", filepath.Join(dir, "data"), "--web.listen-address", address, "--log.level", "warn")
 	var printed strings.Builder

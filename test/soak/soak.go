@@ -314,14 +314,8 @@ func reaches(ctx context.Context, c *client.Client, name string, to doze.Phase) 
 const moveEvery = 50 * time.Millisecond
 
 func (r *run) make(ctx context.Context, c *client.Client, name string) (*client.Agent, error) {
-	sb, err := c.Create(ctx, doze.Sandbox{
-		Metadata: doze.Metadata{Name: name},
-		Spec:     doze.SandboxSpec{Runtime: doze.Runtime{Memory: memory}},
-	}, false)
-	if err != nil {
-		return nil, err
-	}
-	return c.Agent(sb)
+	_, agent, err := testkit.Create(ctx, c, name, memory)
+	return agent, err
 }
 
 // fault takes note of something that must not be.

@@ -22,29 +22,42 @@ const Secret = "canary-of-the-bucket-7f3a91"
 
 const name = "drives"
 
-// Bucket is a server that is there until the end of the test.
+// Bucket is a server.
 type Bucket struct {
 	URL         string // of the bucket
 	Credentials string // file with credentials for it
 
 	backend gofakes3.Backend
+	server  *httptest.Server
 }
 
-// Serve starts a server with an empty bucket.
-func Serve(tb testing.TB) *Bucket {
-	tb.Helper()
+// Open starts a server with an empty bucket, and puts its credentials into a directory.
+func Open(dir string) (*Bucket, error) {
 	backend := s3mem.New()
 	if err := backend.CreateBucket(name); err != nil {
-		tb.Fatal(err)
+		return nil, err
 	}
-	srv := httptest.NewServer(gofakes3.New(backend).Server())
-	tb.Cleanup(srv.Close)
-	file := filepath.Join(tb.TempDir(), "credentials")
+	file := filepath.Join(dir, "credentials")
 	text := fmt.Sprintf("[default]\naws_access_key_id = drives\naws_secret_access_key = %s\n", Secret)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	srv := httptest.NewServer(gofakes3.New(backend).Server())
+	return &Bucket{URL: srv.URL + "/" + name, Credentials: file, backend: backend, server: srv}, nil
+}
+
+// Close ends the server.
+func (b *Bucket) Close() { b.server.Close() }
+
+// Serve is Open until the end of a test.
+func Serve(tb testing.TB) *Bucket {
+	tb.Helper()
+	b, err := Open(tb.TempDir())
+	if err != nil {
 		tb.Fatal(err)
 	}
-	return &Bucket{URL: srv.URL + "/" + name, Credentials: file, backend: backend}
+	tb.Cleanup(b.Close)
+	return b
 }
 
 // Keys returns the keys of all objects, in order.
