@@ -18,8 +18,8 @@ type savedOrder struct {
 	UID, Name, Workspace, Region, Image string
 	Memory                              doze.Megabytes
 	Grace                               time.Duration
-	IPTables, Tun, NoEntrypoint         bool
-	Containers                          bool
+	IPTables, Tun, Containers           bool
+	NoEntrypoint                        bool
 	Volumes                             []savedVolume
 	Authority, From                     string
 }

@@ -2,6 +2,7 @@ package process
 
 import (
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/dozehq/doze/internal/agent/output"
@@ -16,26 +17,24 @@ const hintReach = 4 << 10
 // containersHint says what a sandbox needs that is not for container engines.
 const containersHint = "[This sandbox was not made for containers. Make one with spec.runtime.extraArgs.containers: enabled]\n"
 
-// hints says for texts of programs that fail what their user can do about it. None of them
+// withoutGroups are what container engines say that find no control groups. None of them
 // names what the sandbox lacks.
-var hints = []struct{ text, says string }{
-	{"Devices cgroup isn't mounted", containersHint},     // dockerd
-	{"cgroup mountpoint does not exist", containersHint}, // runc
-	{"could not join cgroup", containersHint},            // crun
+var withoutGroups = []string{
+	"Devices cgroup isn't mounted",     // dockerd
+	"cgroup mountpoint does not exist", // runc
+	"could not join cgroup",            // crun
 }
 
 // hintAt returns what to say about the last words of a process that failed, or nothing.
 // Where the control groups are, the sandbox lacks nothing.
 func hintAt(last, groups string) string {
-	for _, h := range hints {
-		if strings.Contains(last, h.text) {
-			if _, err := os.Stat(groups); err == nil {
-				return ""
-			}
-			return h.says
-		}
+	if !slices.ContainsFunc(withoutGroups, func(text string) bool { return strings.Contains(last, text) }) {
+		return ""
 	}
-	return ""
+	if _, err := os.Stat(groups); err == nil {
+		return ""
+	}
+	return containersHint
 }
 
 // hint tells readers of the output of a process that failed what to do, if that is known.

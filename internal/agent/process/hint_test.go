@@ -11,9 +11,9 @@ func TestHint(t *testing.T) {
 	t.Parallel()
 	there := t.TempDir()
 	missing := filepath.Join(there, "none")
-	for _, h := range hints {
-		last := "failed to start daemon: " + h.text + ".\n"
-		if got := hintAt(last, missing); got != h.says {
+	for _, text := range withoutGroups {
+		last := "failed to start daemon: " + text + ".\n"
+		if got := hintAt(last, missing); got != containersHint {
 			t.Errorf("%q: %q", last, got)
 		}
 		if got := hintAt(last, there); got != "" {

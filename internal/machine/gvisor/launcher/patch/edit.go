@@ -389,7 +389,7 @@ func (fd *regularFileFD) fill(ctx context.Context, offset, length uint64) error 
 	}
 	fd.dataMu.Lock()
 	defer fd.dataMu.Unlock()
-	optional := mr
+	optional := mr // and no more than that
 	_, err := fd.data.Fill(ctx, mr, optional, size, pgalloc.MemoryFileFromContext(ctx), pgalloc.AllocOpts{
 		Kind:    usage.PageCache,
 		MemCgID: pgalloc.MemoryCgroupIDFromContext(ctx),
