@@ -138,7 +138,7 @@ func (f files) read(ctx context.Context, name string, at, size int64) ([]byte, e
 		return nil, err
 	}
 	defer func() { _ = r.Close() }()
-	return io.ReadAll(io.LimitReader(r, size))
+	return op.ReadBody(io.LimitReader(r, size), size)
 }
 
 // fetch copies a file to w.

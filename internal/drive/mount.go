@@ -96,7 +96,7 @@ func (m *Mount) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c, err := op.Parse(r)
 	var data []byte
 	if err == nil {
-		data, err = io.ReadAll(http.MaxBytesReader(w, r.Body, op.DataMax))
+		data, err = op.ReadBody(http.MaxBytesReader(w, r.Body, op.DataMax), r.ContentLength)
 	}
 	if err == nil && m.readOnly && (slices.Contains(changes, c.Op) || c.Op == op.Open && (c.Write || c.Create || c.Truncate)) {
 		err = syscall.EROFS
@@ -116,6 +116,7 @@ func (m *Mount) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	w.Header().Set("Content-Length", strconv.Itoa(len(out)))
 	_, _ = w.Write(out) //nolint:gosec // G705: bytes for an agent, which shows them to no browser; one that has gone asks again
 }
 

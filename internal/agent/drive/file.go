@@ -15,6 +15,8 @@ const (
 	// heldMost is how many bytes of all files of a mount may wait. Beyond that, each write waits
 	// for the host.
 	heldMost = 32 << 20
+	// smallRoom is up to how many bytes of a file do not wait in room for a whole call.
+	smallRoom = 32 << 10
 )
 
 // A file is one that processes of this sandbox have open for writing. Its bytes are held until
@@ -24,13 +26,14 @@ type file struct {
 	s *server
 
 	mu      sync.Mutex
-	node    op.Node       // guarded by mu; with what is held
-	users   int           // guarded by mu; handles
-	handle  uint64        // guarded by mu; by which held was written
-	at      int64         // guarded by mu; where held begins
-	held    []byte        // guarded by mu
-	sent    chan struct{} // guarded by mu; closed when held is sent; nil while nobody waits for it
-	sending chan struct{} // guarded by mu; closed when the last call has ended; nil before the first
+	node    op.Node          // guarded by mu; with what is held
+	users   int              // guarded by mu; handles
+	handle  uint64           // guarded by mu; by which held was written
+	at      int64            // guarded by mu; where held begins
+	held    []byte           // guarded by mu
+	room    *[roomBytes]byte // guarded by mu; where held is, if it is large
+	sent    chan struct{}    // guarded by mu; closed when held is sent; nil while nobody waits for it
+	sending chan struct{}    // guarded by mu; closed when the last call has ended; nil before the first
 
 	failMu sync.Mutex
 	failed error // guarded by failMu; of a call that no process waited for
@@ -57,6 +60,10 @@ func (f *file) hold(ctx context.Context, handle uint64, at int64, data []byte) b
 	}
 	if len(f.held) == 0 {
 		f.handle, f.at = handle, at
+	}
+	if f.room == nil && len(f.held)+len(data) > smallRoom {
+		f.room = newRoom()
+		f.held = append(f.room[:0], f.held...)
 	}
 	f.held = append(f.held, data...)
 	f.node.Size = max(f.node.Size, at+int64(len(data)))
@@ -97,8 +104,8 @@ func (f *file) send(ctx context.Context) {
 	if len(f.held) == 0 {
 		return
 	}
-	c, data, before := op.Call{Op: op.Write, Handle: f.handle, Offset: f.at}, f.held, f.sending
-	f.held = nil
+	c, data, room, before := op.Call{Op: op.Write, Handle: f.handle, Offset: f.at}, f.held, f.room, f.sending
+	f.held, f.room = nil, nil
 	if before != nil {
 		<-before
 	}
@@ -113,6 +120,10 @@ func (f *file) send(ctx context.Context) {
 			f.failMu.Lock()
 			f.failed = err
 			f.failMu.Unlock()
+			return // somebody may read the data still
+		}
+		if room != nil {
+			rooms.Put(room)
 		}
 	})
 }

@@ -55,6 +55,7 @@ func (l *link) serve(ctx context.Context, c net.Conn) {
 	protocols.SetUnencryptedHTTP2(true)
 	transport := &http.Transport{
 		Protocols:   &protocols,
+		HTTP2:       &http.HTTP2Config{MaxReadFrameSize: op.DataMax},
 		DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 	}
 	// One connection, and not a transport that makes another for the second of two
@@ -161,7 +162,7 @@ func send(ctx context.Context, host http.RoundTripper, c op.Call, data []byte) (
 		return nil, broken(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, op.AnswerMax))
+	raw, err := op.ReadBody(io.LimitReader(resp.Body, op.AnswerMax), resp.ContentLength)
 	if err != nil {
 		return nil, broken(err)
 	}

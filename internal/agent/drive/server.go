@@ -66,9 +66,9 @@ func (s *server) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	places := make(chan struct{}, requestsMax)
-	buf := make([]byte, op.DataMax+pageBytes)
 	for {
-		n, err := s.device.Read(buf)
+		room := newRoom()
+		n, err := s.device.Read(room[:])
 		switch {
 		case errors.Is(err, syscall.EINTR):
 			continue
@@ -78,13 +78,14 @@ func (s *server) run(ctx context.Context) {
 			}
 			return
 		}
-		r, err := parseRequest(append([]byte(nil), buf[:n]...))
+		r, err := parseRequest(room[:n])
 		if err != nil {
 			continue // nobody knows whom to answer
 		}
 		places <- struct{}{}
 		s.tasks.Go(func() {
 			defer func() { <-places }()
+			defer rooms.Put(room)
 			s.serve(ctx, r)
 		})
 	}
@@ -99,7 +100,9 @@ func (s *server) serve(ctx context.Context, r request) {
 	body, err := s.answer(ctx, r)
 	s.busy.Add(-1)
 	// The kernel may have given up on it: there is nobody to tell.
-	_, _ = s.device.Write(reply(r.unique, errnoOf(err), body))
+	room := newRoom()
+	defer rooms.Put(room)
+	_, _ = s.device.Write(reply(room[:0], r.unique, errnoOf(err), body))
 }
 
 func errnoOf(err error) syscall.Errno {

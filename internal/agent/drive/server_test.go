@@ -298,7 +298,7 @@ func FuzzRequest(f *testing.F) {
 		var busy atomic.Int32
 		s := newServer(nil, Owner{}, l, &busy)
 		body, err := s.answer(t.Context(), r)
-		if out := reply(r.unique, errnoOf(err), body); int(le.Uint32(out)) != len(out) {
+		if out := reply(nil, r.unique, errnoOf(err), body); int(le.Uint32(out)) != len(out) {
 			t.Errorf("the answer says that it has %d bytes, and has %d", le.Uint32(out), len(out))
 		}
 	})

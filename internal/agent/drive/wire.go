@@ -108,15 +108,14 @@ func (r *request) names(n, count int) ([]string, error) {
 	return all[:count], nil
 }
 
-// reply is an answer to a request.
-func reply(unique uint64, errno syscall.Errno, body []byte) []byte {
+// reply appends an answer to a request.
+func reply(b []byte, unique uint64, errno syscall.Errno, body []byte) []byte {
 	if errno != 0 {
 		body = nil
 	}
-	b := make([]byte, headerOut, headerOut+len(body))
-	le.PutUint32(b, uint32(headerOut+len(body))) //nolint:gosec // G115: DataMax and a header
-	le.PutUint32(b[4:], uint32(-int32(errno)))   //nolint:gosec // G115: an errno has 12 bits
-	le.PutUint64(b[8:], unique)
+	b = le.AppendUint32(b, uint32(headerOut+len(body))) //nolint:gosec // G115: DataMax and a header
+	b = le.AppendUint32(b, uint32(-int32(errno)))       //nolint:gosec // G115: an errno has 12 bits
+	b = le.AppendUint64(b, unique)
 	return append(b, body...)
 }
 

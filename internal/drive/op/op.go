@@ -6,7 +6,9 @@
 package op
 
 import (
+	"bytes"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -109,4 +111,12 @@ func Refusal(resp *http.Response) error {
 		return syscall.EIO
 	}
 	return syscall.Errno(n)
+}
+
+// ReadBody reads a body to its end, which the caller bounds. Its length is what the other
+// side says that it is, or negative. Where that is right, no byte is moved again.
+func ReadBody(r io.Reader, length int64) ([]byte, error) {
+	body := bytes.NewBuffer(make([]byte, 0, min(max(length, 0), DataMax)+bytes.MinRead))
+	_, err := body.ReadFrom(r)
+	return body.Bytes(), err
 }
