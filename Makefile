@@ -24,7 +24,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build test test-long test-short test-roles images-test check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-build bench-agent bench-roles performance faults attack soak release release-test clean help
+.PHONY: run build console test test-long test-short test-roles images-test check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-build bench-agent bench-roles performance faults attack soak release release-test clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -40,6 +40,9 @@ build: ## the five binaries, static, in bin/
 	$(STATIC) -ldflags '-s -w -X main.release=$(VERSION)' -o $(BIN)/doze ./cmd/doze
 	$(BUILDER) $(GO) build -ldflags '-s -w -X main.version=$(VERSION)' -o $(abspath $(BIN))/doze-builder .
 
+console: deps-test ## the page of the platform, from its source: needs node
+	cd internal/console/app && npm ci --no-audit --no-fund --loglevel=error && npm run --silent check && npm run --silent build
+
 # The program of builder machines is a module of its own: it links BuildKit.
 BUILDER := cd builder &&
 
@@ -54,6 +57,7 @@ deps: ## install what running needs
 	$(call install,$(DEPS))
 deps-test: deps
 	$(call install,$(DEPS_TEST))
+	@test -e internal/console/app/node_modules/.package-lock.json || (cd internal/console/app && npm ci --no-audit --no-fund --loglevel=error)
 	@test -e test/e2e/node_modules/.package-lock.json || (cd test/e2e && npm ci --no-audit --no-fund --loglevel=error)
 
 # A test of a real machine can meet a bad moment of its host. One that fails runs once

@@ -29,6 +29,8 @@ func TestMux(t *testing.T) {
 		"/v2/":                   "api /v2/",
 		"/v2/main/app/tags/list": "api /v2/main/app/tags/list",
 		"/v2x":                   "the API is below /v0",
+		"/console/app.x.js":      "api /console/app.x.js",
+		"/consolex":              "the API is below /v0",
 		"/docsx":                 "the API is below /v0",
 		"/metrics":               "metrics /metrics",
 		"/health":                `"version":"v1"`,
@@ -40,5 +42,16 @@ func TestMux(t *testing.T) {
 		if !strings.Contains(w.Body.String(), want) {
 			t.Errorf("%s: %d %s", target, w.Code, w.Body)
 		}
+	}
+	browser := httptest.NewRequest(http.MethodGet, "/", nil)
+	browser.Header.Set("Accept", "text/html,application/xhtml+xml,*/*;q=0.8")
+	w := httptest.NewRecorder()
+	if m.ServeHTTP(w, browser); w.Body.String() != "api /" {
+		t.Errorf("a browser gets %d %s", w.Code, w.Body)
+	}
+	browser.Method = http.MethodPost
+	w = httptest.NewRecorder()
+	if m.ServeHTTP(w, browser); w.Code != http.StatusNotFound || w.Header().Get("Vary") != "Accept" {
+		t.Errorf("a form that is sent to the root: %d %v", w.Code, w.Header())
 	}
 }

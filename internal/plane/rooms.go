@@ -12,6 +12,7 @@ import (
 	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/audit"
 	"github.com/dozehq/doze/internal/build"
+	"github.com/dozehq/doze/internal/console"
 	"github.com/dozehq/doze/internal/control"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/history"
@@ -106,9 +107,10 @@ func NewRooms(p Parts) *Rooms {
 	return r
 }
 
-// Handler serves the control API, the page that describes it, and the registry.
+// Handler serves the control API, the page that describes it, that of the platform, and the
+// registry.
 func (r *Rooms) Handler() http.Handler {
-	served, page := r.API.Handler(), reference.New(r.API.Description, api.Prefix)
+	served, page, platform := r.API.Handler(), reference.New(r.API.Description, api.Prefix), console.New()
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if q.URL.Path == registry.Path || strings.HasPrefix(q.URL.Path, registry.Path+"/") {
 			r.Registry.ServeHTTP(w, q)
@@ -116,6 +118,10 @@ func (r *Rooms) Handler() http.Handler {
 		}
 		if q.URL.Path == reference.Path || strings.HasPrefix(q.URL.Path, reference.Path+"/") {
 			page.ServeHTTP(w, q)
+			return
+		}
+		if q.URL.Path == console.Root || q.URL.Path == console.Path || strings.HasPrefix(q.URL.Path, console.Path+"/") {
+			platform.ServeHTTP(w, q)
 			return
 		}
 		served.ServeHTTP(w, q)

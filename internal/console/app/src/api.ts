@@ -1,0 +1,286 @@
+// The control API, as the page calls it. Every call of the page is here.
+import { batch, signal } from "@preact/signals";
+
+/** What a list answers. The version asks for this form. */
+export interface List<T> {
+  data: T[];
+  meta: { hasMore: boolean; nextCursor?: string; total: number };
+}
+
+export interface Caller {
+  sub: string;
+  type: string;
+  workspace: string;
+  role: string;
+  scopes: string[];
+}
+
+export interface TraceStage {
+  name: string;
+  within?: string;
+  startUs: number;
+  tookUs: number;
+}
+
+export interface Trace {
+  kind: string;
+  startedAt: string;
+  from: string;
+  status: string;
+  error?: string;
+  waitedUs: number;
+  stages: TraceStage[];
+}
+
+export interface Usage {
+  name: string;
+  status: string;
+  state: string;
+  measuredAt: string;
+  countedSince: string;
+  tier: string;
+  memory: { residentBytes: number; guestBytes: number; engineBytes: number; cacheBytes: number; swapBytes: number; limitBytes: number };
+  processor: { seconds: number; limit: number };
+  disk: { checkpointBytes: number; scratchBytes: number; volumeBytes: number; driveBytes: number; archiveBytes: number };
+  network: { receivedBytes: number; sentBytes: number };
+  wakes: { count: number; failures: number; p50Us: number; p99Us: number; lastUs: number };
+  sleeps: number;
+  lastWake?: Trace;
+}
+
+export interface SandboxEvent {
+  type: string;
+  status: string;
+  message: string;
+  time: string;
+}
+
+export interface Sandbox {
+  metadata: { name: string; displayName?: string; labels?: Record<string, string>; createdAt?: string; createdBy?: string; url?: string };
+  spec: {
+    enabled?: boolean;
+    region?: string;
+    runtime: { image?: string; memory?: number; ports?: { target: number; name?: string; protocol?: string }[]; ttl?: string; expires?: string };
+    volumes?: { name: string; mountPath: string }[];
+  };
+  events?: SandboxEvent[];
+  expiresIn?: number;
+  lastUsedAt?: string;
+  state?: string;
+  status?: string;
+}
+
+export interface Snapshot {
+  id: string;
+  name: string;
+  status: string;
+  message?: string;
+  createdAt?: string;
+  createdBy?: string;
+  bytes?: number;
+}
+
+export interface HistorySeries {
+  name: string;
+  unit: string;
+  labels?: Record<string, string>;
+  values: (number | null)[];
+}
+
+export interface History {
+  from: string;
+  to: string;
+  step: number;
+  series: HistorySeries[];
+}
+
+/** A session is in the storage of one tab. It ends with the tab. */
+export interface Session {
+  token: string;
+  workspace?: string;
+  /** Of a login with a password: what renews the token. */
+  refresh?: string;
+}
+
+const place = "doze.session";
+/** The client of the platform that programs of its own have. */
+const client = "doze";
+
+/** What an answer that is no success says. A status of 0 is a platform that does not answer. */
+export class Refusal extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+    readonly retryAfter = 0,
+    readonly code = "",
+  ) {
+    super(message);
+  }
+}
+
+export const session = signal<Session | null>(stored());
+export const caller = signal<Caller | null>(null);
+/** Why the last session ended, for the page that begins the next one. */
+export const ended = signal("");
+
+function stored(): Session | null {
+  try {
+    return JSON.parse(sessionStorage.getItem(place) ?? "null") as Session | null;
+  } catch {
+    return null;
+  }
+}
+
+export function begin(s: Session): void {
+  sessionStorage.setItem(place, JSON.stringify(s));
+  session.value = s;
+}
+
+export function end(why: string): void {
+  sessionStorage.removeItem(place);
+  caller.value = null;
+  session.value = null;
+  ended.value = why;
+}
+
+/** Ends the session, and the grant behind it if there is one. A key stays as it is. */
+export async function logOut(): Promise<void> {
+  const s = session.value;
+  end("");
+  if (s?.refresh) {
+    await form("/oauth/revoke", { token: s.refresh }).catch(() => undefined); // it ends by itself
+  }
+}
+
+async function answer<T>(request: Promise<Response>): Promise<T> {
+  let r: Response;
+  try {
+    r = await request;
+  } catch (e) {
+    if (e instanceof DOMException && e.name === "AbortError") throw e;
+    throw new Refusal(0, "The platform does not answer.");
+  }
+  const text = await r.text();
+  let body: unknown = null;
+  try {
+    body = text ? JSON.parse(text) : null;
+  } catch {
+    if (r.ok) throw new Refusal(r.status, "The answer is not from a Doze platform.");
+  }
+  if (!r.ok) {
+    const said = (body ?? {}) as { message?: string; error?: string; error_description?: string };
+    throw new Refusal(r.status, sentence(said.error_description ?? said.message ?? said.error ?? `The platform answers ${r.status}.`), Number(r.headers.get("Retry-After")) || 0, said.error ?? "");
+  }
+  return body as T;
+}
+
+/** Errors of the API are clauses: here they stand alone. */
+function sentence(text: string): string {
+  const upper = text.charAt(0).toUpperCase() + text.slice(1);
+  return /[.!?]$/.test(upper) ? upper : upper + ".";
+}
+
+function form<T>(path: string, values: Record<string, string>): Promise<T> {
+  return answer<T>(fetch("/v0" + path, { method: "POST", body: new URLSearchParams(values), credentials: "omit", cache: "no-store" }));
+}
+
+function send<T>(s: Session, method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
+  const headers: Record<string, string> = { Authorization: "Bearer " + s.token, Accept: "application/json", "Blaxel-Version": "2026-04-28" };
+  if (s.workspace) headers["X-Blaxel-Workspace"] = s.workspace;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  return answer<T>(
+    fetch("/v0" + path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal, credentials: "omit", cache: "no-store" }),
+  );
+}
+
+let renewal: Promise<Session> | null = null;
+
+/** Renews the token of a session, once for all calls that wait for it. */
+function renew(s: Session): Promise<Session> {
+  renewal ??= form<{ access_token: string; refresh_token?: string }>("/oauth/token", { grant_type: "refresh_token", refresh_token: s.refresh ?? "", client_id: client })
+    .then((t) => {
+      const next = { ...s, token: t.access_token, refresh: t.refresh_token ?? s.refresh };
+      begin(next);
+      return next;
+    })
+    .finally(() => (renewal = null));
+  return renewal;
+}
+
+export async function call<T>(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
+  const s = session.value;
+  if (!s) throw new Refusal(401, "Log in first.");
+  try {
+    return await send<T>(s, method, path, body, signal);
+  } catch (e) {
+    if (!(e instanceof Refusal) || e.status !== 401 || session.value === null) throw e;
+    if (s.refresh) {
+      try {
+        const next = session.value.token === s.token ? await renew(s) : session.value;
+        return await send<T>(next, method, path, body, signal);
+      } catch (again) {
+        if (!(again instanceof Refusal) || again.status === 0 || again.status >= 500) throw again;
+      }
+    }
+    end("The session is over: " + e.message);
+    throw e;
+  }
+}
+
+export const get = <T>(path: string, signal?: AbortSignal): Promise<T> => call<T>("GET", path, undefined, signal);
+
+/** Proves a session and says whose it is. Without a workspace, it gets the first one. */
+export async function open(s: Session): Promise<void> {
+  let who = await send<Caller>(s, "GET", "/whoami");
+  if (!who.workspace) {
+    const all = await send<{ name: string }[] | List<{ name: string }>>(s, "GET", "/workspaces");
+    const first = (Array.isArray(all) ? all : all.data)[0];
+    if (!first) throw new Refusal(403, "You are a member of no workspace. Ask an administrator for an invitation.");
+    s = { ...s, workspace: first.name };
+    who = await send<Caller>(s, "GET", "/whoami");
+  }
+  const proven = s;
+  batch(() => {
+    ended.value = "";
+    begin(proven);
+    caller.value = who;
+  });
+}
+
+export async function workspaces(): Promise<string[]> {
+  const all = await get<{ name: string }[] | List<{ name: string }>>("/workspaces");
+  return (Array.isArray(all) ? all : all.data).map((w) => w.name);
+}
+
+/** Whether the caller has a scope. A member has what concerns sandboxes, an admin has all. */
+export function may(scope: string): boolean {
+  const c = caller.value;
+  if (!c) return false;
+  return c.scopes.includes(scope) || (c.scopes.includes("admin") && (c.role === "admin" || scope.startsWith("sandboxes:")));
+}
+
+export interface Device {
+  device_code: string;
+  user_code: string;
+  verification_uri: string;
+  verification_uri_complete: string;
+  expires_in: number;
+  interval: number;
+}
+
+export const beginDevice = (): Promise<Device> => form<Device>("/login/device", { client_id: client });
+
+/** Asks whether the user agreed. It returns null while they have not. */
+export async function askDevice(d: Device): Promise<Session | null> {
+  try {
+    const t = await form<{ access_token: string; refresh_token?: string }>("/oauth/token", {
+      grant_type: "urn:ietf:params:oauth:grant-type:device_code",
+      device_code: d.device_code,
+      client_id: client,
+    });
+    return { token: t.access_token, refresh: t.refresh_token };
+  } catch (e) {
+    if (e instanceof Refusal && (e.status === 0 || e.status === 429 || e.code === "authorization_pending" || e.code === "slow_down")) return null;
+    throw e;
+  }
+}
