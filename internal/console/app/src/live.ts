@@ -7,6 +7,8 @@ import { get, Refusal, session, type List, type Sandbox, type Usage } from "./ap
 /** What the page knows of a sandbox in a list. */
 export interface Row {
   name: string;
+  /** Its place among all names. It is worked out when names come or go: to compare texts is slow. */
+  rank: number;
   status: string;
   tier: string;
   /** The labels, each as key=value. */
@@ -59,7 +61,7 @@ export const placed = (r: Row): boolean => r.tier !== "";
 
 function blank(name: string): Row {
   return {
-    name, status: "", tier: "", labels: [], image: "", created: 0, used: 0, memory: 0, swap: 0, limit: 0, busy: null, disk: 0,
+    name, rank: 0, status: "", tier: "", labels: [], image: "", created: 0, used: 0, memory: 0, swap: 0, limit: 0, busy: null, disk: 0,
     wakes: 0, failures: 0, perHour: 0, p99: 0, seconds: 0, measured: 0, since: "",
   };
 }
@@ -109,6 +111,11 @@ async function* pages<T>(path: string, stop: AbortSignal): AsyncGenerator<T[]> {
 }
 
 let recordsAt = 0;
+const names = new Intl.Collator("en", { numeric: true });
+
+function order(): void {
+  [...known.values()].sort((a, b) => names.compare(a.name, b.name)).forEach((r, i) => (r.rank = i));
+}
 
 async function measureAll(stop: AbortSignal): Promise<void> {
   const here = new Set<string>();
@@ -124,9 +131,13 @@ async function measureAll(stop: AbortSignal): Promise<void> {
       here.add(u.name);
       known.set(u.name, r);
     }
-    if (first) round.value++; // a long list shows as it comes
+    if (first) {
+      order();
+      round.value++; // a long list shows as it comes
+    }
   }
   for (const name of known.keys()) if (!here.has(name)) known.delete(name);
+  if (fresh) order();
   if (fresh || Date.now() - recordsAt > recordsEvery) {
     for await (const page of pages<Sandbox>("/sandboxes", stop)) {
       for (const s of page) {

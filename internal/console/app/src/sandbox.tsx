@@ -149,6 +149,19 @@ function Actions({ name, known, done }: { name: string; known: Known; done: () =
     if (usage.tier === "awake") button("sleep", "Sleep", () => void act("sleep", `${name} sleeps.`, "POST", "/sleep"), "primary");
     if (usage.tier !== "disk" && usage.tier) button("disk", "Sleep on disk", () => void act("disk", `${name} sleeps on disk.`, "POST", "/sleep?tier=disk"));
   }
+  const terminal = async (): Promise<void> => {
+    const tab = window.open("about:blank"); // at once: later, a browser would refuse it
+    try {
+      const { url } = await call<{ url: string }>("POST", path + "/tickets");
+      if (!tab) throw new Error("The browser refused to open a tab. Allow it for this page.");
+      tab.opener = null;
+      tab.location.replace(url);
+    } catch (e) {
+      tab?.close();
+      tell(reason(e), true);
+    }
+  };
+  if (lives && may("sandboxes:control")) button("terminal", usage.tier === "awake" ? "Terminal" : "Terminal (wakes it)", () => void terminal());
   if (lives && may("sandboxes:update")) button("snapshot", "Take a snapshot", () => setAsked("snapshot"));
   if (lives && may("sandboxes:create")) button("fork", "Fork", () => setAsked("fork"));
   if (may("sandboxes:delete") && sandbox.status !== "DELETING" && sandbox.status !== "TERMINATED") button("delete", "Delete", () => setAsked("delete"), "danger");
@@ -246,7 +259,7 @@ function Facts({ known: { sandbox, usage } }: { known: Known }): VNode {
 }
 
 const begins: Record<string, string> = {
-  awake: "awake", paused: "paused", saved: "saved", swapped: "swapped", disk: "on disk",
+  awake: "awake", paused: "paused", saved: "saved", swapped: "swap", disk: "disk",
   spare: "a machine that was ready", pool: "a machine that was ready", image: "its image", snapshot: "a snapshot",
 };
 

@@ -1,14 +1,14 @@
 // All sandboxes in one table. Of 10,000 rows, it makes those that are seen.
 import { useComputed, useSignal } from "@preact/signals";
+import { Component, type VNode } from "preact";
 import { useEffect, useMemo, useRef } from "preact/hooks";
-import type { VNode } from "preact";
 import { ago, bytes, count, plural, took } from "./format";
 import { counts, link, moved, rows, trouble, type Row } from "./live";
 import { depth, tierName, tiers } from "./tiers";
 import { ask, at, Dot, Fault, now, place } from "./ui";
 
 const rowHeight = 44;
-const beyond = 8; // rows above and below what is seen
+const beyond = 5; // rows above and below what is seen
 
 interface Column {
   id: string;
@@ -16,14 +16,14 @@ interface Column {
   number?: boolean;
   /** Shown on narrow screens too. */
   always?: boolean;
-  /** What rows are sorted by: the first click has the largest on top, but for texts. */
-  key: (r: Row) => number | string;
+  /** What rows are sorted by. The first click has the largest number on top. */
+  key: (r: Row) => number;
   cell: (r: Row, now: number) => string | VNode;
 }
 
 const columns: readonly Column[] = [
   {
-    id: "name", name: "Name", always: true, key: (r) => r.name,
+    id: "name", name: "Name", always: true, key: (r) => r.rank,
     cell: (r) => (
       <>
         <a href={at("sandboxes", r.name)}>{r.name}</a>
@@ -61,16 +61,9 @@ function select(all: readonly Row[], q: URLSearchParams): Row[] {
   const sort = q.get("sort") ?? "name";
   const column = columns.find((c) => c.id === sort) ?? columns[0]!;
   const sign = (q.get("order") ?? firstOrder(column)) === "down" ? -1 : 1;
-  const keys = new Map(out.map((r) => [r, column.key(r)]));
-  return out.sort((a, b) => {
-    const x = keys.get(a)!, y = keys.get(b)!;
-    const by = typeof x === "string" ? compare(x, String(y)) : x - Number(y);
-    return sign * by || compare(a.name, b.name);
-  });
+  return out.sort((a, b) => sign * (column.key(a) - column.key(b)) || a.rank - b.rank);
 }
 
-const collator = new Intl.Collator("en", { numeric: true });
-const compare = (a: string, b: string): number => collator.compare(a, b);
 const firstOrder = (c: Column): "up" | "down" => (c.number ? "down" : "up");
 
 export function Sandboxes(): VNode {
@@ -136,6 +129,7 @@ function Table({ found, q }: { found: Row[]; q: URLSearchParams }): VNode {
   // A change of what is asked for begins at the top.
   const asked = `${q.get("q")} ${q.get("tier")} ${q.get("sort")} ${q.get("order")}`;
   useEffect(() => {
+    top.value = 0;
     if (box.current) box.current.scrollTop = 0;
   }, [asked]);
   // It changes once for each row that comes, and not with each pixel.
@@ -152,9 +146,6 @@ function Table({ found, q }: { found: Row[]; q: URLSearchParams }): VNode {
     ask(next);
   };
   const t = now.value;
-  if (found.length === 0 && link.value !== "first") {
-    return <p class="empty card">{rows.value.length === 0 ? "There is no sandbox in this workspace." : "No sandbox fits. Change the search or the state."}</p>;
-  }
   return (
     <div ref={box} class="table card" tabIndex={0} role="region" aria-label="Table of sandboxes" onScroll={(e) => (top.value = e.currentTarget.scrollTop)}>
       <table aria-rowcount={found.length + 1}>
@@ -170,17 +161,42 @@ function Table({ found, q }: { found: Row[]; q: URLSearchParams }): VNode {
         <tbody>
           {from > 0 && <tr class="space" aria-hidden="true" style={{ height: `${from * rowHeight}px` }}><td colSpan={columns.length} /></tr>}
           {seen.map((r, i) => (
-            <tr key={r.name} aria-rowindex={from + i + 2} class={moved.value.has(r.name) ? "moved" : ""} data-name={r.name}>
-              {columns.map((c) => <td key={c.id} class={kind(c)}>{c.cell(r, t)}</td>)}
-            </tr>
+            <Line key={(from + i) % shown.value} row={r} index={from + i + 2} moved={moved.value.has(r.name)} now={t} />
           ))}
           {from + seen.length < found.length && (
             <tr class="space" aria-hidden="true" style={{ height: `${(found.length - from - seen.length) * rowHeight}px` }}><td colSpan={columns.length} /></tr>
           )}
         </tbody>
       </table>
+      {found.length === 0 && link.value !== "first" && (
+        <p class="empty">{rows.value.length === 0 ? "There is no sandbox in this workspace." : "No sandbox fits. Change the search or the state."}</p>
+      )}
     </div>
   );
 }
 
+interface LineProps {
+  row: Row;
+  index: number;
+  moved: boolean;
+  now: number;
+}
+
+/** One row. It is made anew if something in it differs. */
+class Line extends Component<LineProps> {
+  override shouldComponentUpdate(next: LineProps): boolean {
+    const p = this.props;
+    return next.row !== p.row || next.index !== p.index || next.moved !== p.moved || next.now !== p.now;
+  }
+
+  render({ row, index, moved, now }: LineProps): VNode {
+    return (
+      <tr aria-rowindex={index} class={moved ? "moved" : ""} data-name={row.name}>
+        {columns.map((c) => <td key={c.id} class={kinds.get(c)}>{c.cell(row, now)}</td>)}
+      </tr>
+    );
+  }
+}
+
 const kind = (c: Column): string => `${c.number ? "number" : ""} ${c.always ? "" : "wide-only"} c-${c.id}`;
+const kinds = new Map(columns.map((c) => [c, kind(c)]));

@@ -13,7 +13,7 @@ export const tiers: readonly Tier[] = [
   { id: "paused", name: "Paused", about: "stands still, in memory" },
   { id: "saved", name: "Saved", about: "in memory, with a checkpoint on disk" },
   { id: "swapped", name: "Swapped", about: "its memory is in swap" },
-  { id: "disk", name: "On disk", about: "takes no memory at all" },
+  { id: "disk", name: "On disk", about: "its memory is on disk alone" },
 ];
 
 export const tierName = (id: string): string => tiers.find((t) => t.id === id)?.name ?? "";

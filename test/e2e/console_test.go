@@ -1,0 +1,239 @@
+package e2e_test
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/dozehq/doze/client"
+	"github.com/dozehq/doze/internal/testkit"
+)
+
+// axeFile is a program that looks for what keeps people from using a page.
+const axeFile = "../../internal/console/app/node_modules/axe-core/axe.min.js"
+
+// watched has a page note what its policy refuses, the errors of its scripts, and each
+// address of another origin that it asks for.
+const watched = `
+	window.refused = [];
+	addEventListener("securitypolicyviolation", (e) => refused.push(e.violatedDirective + " " + e.blockedURI));
+	addEventListener("error", (e) => refused.push(e.message));
+	addEventListener("unhandledrejection", (e) => refused.push(String(e.reason)));
+	new PerformanceObserver((all) => all.getEntries().filter((e) => new URL(e.name).origin !== origin).forEach((e) => refused.push(e.name)))
+		.observe({ type: "resource", buffered: true });`
+
+// watch has each page of a tab be watched from now on.
+func (b tab) watch() {
+	b.t.Helper()
+	do(b, func(ctx context.Context, to *chromedp.Target) (page.AddScriptToEvaluateOnNewDocumentResult, error) {
+		return cdp.Call(ctx, to, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: watched})
+	})
+}
+
+// until waits until an expression is true in the page.
+func (b tab) until(what, expression string) {
+	b.t.Helper()
+	for end := time.Now().Add(patience); b.script("return "+expression) != "true"; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			b.t.Fatalf("still not: %s; the page shows\n%.1500s", what, b.script("return document.body.innerText"))
+		}
+	}
+}
+
+// press has the browser click what a selector finds, and what has a text.
+func (b tab) press(selector, text string) {
+	b.t.Helper()
+	find := `[...document.querySelectorAll("` + selector + `")].find((e) => e.textContent.trim().startsWith("` + text + `") && !e.disabled)`
+	b.until(text+" can be pressed", find+" !== undefined")
+	b.script(find + ".focus(); " + find + ".click()")
+}
+
+// enter types into the field that a selector finds, and presses Enter.
+func (b tab) enter(selector, text string) {
+	b.t.Helper()
+	b.until(selector+" is there", `document.querySelector("`+selector+`") !== null`)
+	do(b, chromedp.SendKeys(selector, text+"\r"))
+}
+
+// usable fails if the page keeps people out, in dark colours or in light ones.
+func (b tab) usable(view string) {
+	b.t.Helper()
+	axe, err := os.ReadFile(axeFile)
+	if err != nil {
+		b.t.Fatalf("%v: make deps-test installs it", err)
+	}
+	do(b, chromedp.Evaluate[chromedp.Void](string(axe)+"; undefined"))
+	for _, scheme := range []string{"light", "dark"} {
+		do(b, func(ctx context.Context, to *chromedp.Target) (cdp.Empty, error) {
+			return cdp.Call(ctx, to, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+				{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
+			}})
+		})
+		b.until("the colours are "+scheme, `document.documentElement.dataset.theme === "`+scheme+`"`)
+		found := b.script(`
+			const all = await axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"] });
+			if (all.passes.length < 10) return "axe looked at nothing";
+			return all.violations.map((v) => v.id + ": " + v.help + "\n" + v.nodes.slice(0, 4).map((n) => n.html + " " + n.failureSummary).join("\n")).join("\n")`)
+		if found != "" {
+			b.t.Errorf("%s, %s: %s", view, scheme, found)
+		}
+	}
+}
+
+// clean fails if the page met something that it must not meet.
+func (b tab) clean() {
+	b.t.Helper()
+	if met := b.script(`return refused.join("\n")`); met != "" {
+		b.t.Errorf("the page met %s", met)
+	}
+}
+
+// TestConsole: a real browser shows real sandboxes as they sleep and wake. Looking wakes
+// none of them. What a button says happens.
+func TestConsole(t *testing.T) {
+	t.Parallel()
+	b := browse(t)
+	b.watch()
+	p, c := start(t, "--pause-after", "1s", "--save-after", "200ms", "--disk-after", "1s", "--swap", "off")
+	_, agent := create(t, c, named("web", 512))
+	create(t, c, named("quiet", 512))
+
+	b.open(p.Address + "/")
+	b.until("it asks for a key", `document.activeElement?.id === "key"`)
+	b.usable("the login")
+	b.enter("#key", "nonsense")
+	b.until("a wrong key is refused", `document.querySelector("[role=alert]") !== null`)
+	b.script(`document.querySelector("#key").select()`)
+	b.enter("#key", p.Key)
+
+	t.Run("overview", func(*testing.T) {
+		b.until("both sleep on disk", `document.querySelector("[data-tier=disk]")?.textContent === "2"`)
+		b.until("the host is shown", `document.querySelector("meter") !== null`)
+		b.until("the headline says so", `document.querySelector("h1").textContent === "2 of 2 sandboxes asleep"`)
+		b.usable("the overview")
+		b.clean()
+	})
+	t.Run("a wake is seen", func(t *testing.T) {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = agent.Start(t.Context(), client.Command{Command: "sleep 4", Wait: true})
+		}()
+		b.until("one is awake", `document.querySelector("[data-tier=awake]").textContent === "1"`)
+		<-done
+		b.until("it sleeps again", `document.querySelector("[data-tier=disk]").textContent === "2"`)
+		b.until("a plot has the wake", `[...document.querySelectorAll(".legend li")].some((e) => e.textContent.startsWith("On disk p50") && !e.textContent.endsWith("–"))`)
+		b.usable("the overview with plots")
+		b.clean()
+	})
+	t.Run("table", func(*testing.T) {
+		b.press("nav a", "Sandboxes")
+		b.until("both are listed", `document.querySelectorAll("tr[data-name]").length === 2`)
+		b.usable("the table")
+		b.press("tr a", "quiet")
+		b.until("one is shown", `document.querySelector("h1").textContent === "quiet" && document.querySelector("[data-tier=disk]") !== null`)
+		b.usable("a sandbox")
+	})
+	t.Run("looking wakes none", func(t *testing.T) {
+		stays(t, p, "quiet", "disk", 5*time.Second)
+		b.until("it still sleeps", `document.querySelector(".state[data-tier=disk]") !== null`)
+	})
+	t.Run("actions", func(t *testing.T) {
+		b.press(".actions button", "Wake")
+		b.until("it woke, and its stages are shown", `document.querySelector(".state[data-tier=awake]") !== null && document.querySelectorAll(".stages tbody tr").length > 3 && document.querySelector(".wakes p").textContent.startsWith("Woke from disk")`)
+		b.press(".actions button", "Sleep on disk")
+		b.until("it sleeps", `document.querySelector(".state[data-tier=disk]") !== null`)
+		b.press(".actions button", "Take a snapshot")
+		b.until("a dialog asks", `document.querySelector("dialog[open]") !== null`)
+		b.usable("a dialog")
+		b.enter("#asked", "before")
+		b.until("the snapshot is there", `document.querySelector(".snapshots b")?.textContent === "before"`)
+		b.press(".actions button", "Fork")
+		b.enter("#asked", "copy")
+		b.until("the fork is shown", `document.querySelector("h1").textContent === "copy" && document.querySelector(".state") !== null`)
+		b.press(".actions button", "Delete")
+		b.enter("#asked", "cop")
+		b.until("another name deletes nothing", `document.querySelector("dialog .danger").disabled`)
+		b.enter("#asked", "y")
+		b.until("the list is shown, without the fork", `location.hash === "#/sandboxes" && document.querySelector("tr[data-name=web]") !== null && document.querySelector("tr[data-name=copy]") === null`)
+		if sb, err := c.Sandbox(t.Context(), "copy"); err == nil && sb.Status != "DELETING" && sb.Status != "TERMINATED" {
+			t.Errorf("the fork is %s", sb.Status)
+		}
+		b.clean()
+	})
+	t.Run("read-only", func(*testing.T) {
+		b.script(`location.hash = "#/sandboxes/quiet"`)
+		b.until("there are actions", `document.querySelector(".actions") !== null`)
+		b.press(".who", "A")
+		b.press(".sheet button", "Read-only")
+		b.until("there are none", `document.querySelector(".actions") === null`)
+		b.usable("the menu")
+		b.press(".sheet button", "Read-only")
+		b.until("they are back", `document.querySelector(".actions") !== null`)
+		do(b, chromedp.KeyEvent(kb.Escape))
+		b.until("a key closes the menu", `document.querySelector(".sheet") === null && document.activeElement.className === "who"`)
+	})
+	t.Run("a cut", func(t *testing.T) {
+		if err := p.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		b.until("the page says so", `document.querySelector(".signal.cut") !== null`)
+		if err := p.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.press(".signal button", "Try now")
+		b.until("it goes on by itself", `document.querySelector(".signal.live") !== null && document.querySelector(".fault") === null`)
+	})
+	t.Run("few rights", func(t *testing.T) {
+		few, err := c.CreateKey(t.Context(), "looks", "1h", []string{"sandboxes:list", "sandboxes:get"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.press(".who", "A")
+		b.press(".sheet button", "Log out")
+		b.until("nothing is kept", `document.querySelector("#key") !== null && sessionStorage.length === 0`)
+		b.enter("#key", few.Key)
+		b.until("it shows, and offers nothing", `document.querySelector(".facts-grid") !== null && document.querySelector(".actions") === null`)
+		b.script(`location.hash = "#/"`)
+		b.until("there is no host", `document.querySelector(".note") !== null && document.querySelector("meter") === null`)
+		if err := c.DeleteKey(t.Context(), few.ID); err != nil {
+			t.Fatal(err)
+		}
+		b.until("without the key it asks for another", `document.querySelector("#key") !== null && document.querySelector("[role=alert]") !== null`)
+	})
+	t.Run("password", func(t *testing.T) {
+		agrees(t, p, b)
+		b.until("it is in", `document.querySelector(".who") !== null`)
+		b.press(".who", "A")
+		b.press(".sheet button", "Log out")
+		b.until("it is out", `document.querySelector("#key") !== null`)
+		b.clean()
+	})
+}
+
+// agrees logs in with a password: the page shows a code, which a user confirms on the page
+// of the platform.
+func agrees(t *testing.T, p *testkit.Platform, b tab) {
+	t.Helper()
+	const password = "correct horse battery"
+	call{method: http.MethodPut, url: p.Address + "/v0/password", body: encode(t, map[string]string{"password": password})}.want(t, p, http.StatusOK)
+	b.press("button", "Log in with a password")
+	b.until("a code is shown", `document.querySelector(".code") !== null`)
+	b.usable("the code")
+	form := url.Values{"user_code": {b.script(`return document.querySelector(".code").textContent`)}, "name": {"admin"}, "password": {password}, "decision": {"allow"}}
+	address := p.Address + b.script(`return document.querySelector("a.primary").getAttribute("href")`)
+	call{
+		method: http.MethodPost, url: address[:strings.Index(address, "?")], body: form.Encode(), key: none,
+		header: map[string]string{"Content-Type": "application/x-www-form-urlencoded", "Origin": p.Address},
+	}.want(t, p, http.StatusOK)
+}
