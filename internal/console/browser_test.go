@@ -10,18 +10,21 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/heapprofiler"
 	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/console"
 )
 
-// many is how many sandboxes the platform below has.
+// many is how many sandboxes the large platform has.
 const many = 10_000
 
 // patience is how long a browser may take for anything.
@@ -34,8 +37,8 @@ func answers(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the browser went away
 }
 
-// listed is a page of a list of all sandboxes; the cursor is the number of the first one.
-func listed[T any](w http.ResponseWriter, r *http.Request, one func(i int) T) {
+// listed is a page of a list of so many sandboxes; the cursor is the number of the first one.
+func listed[T any](w http.ResponseWriter, r *http.Request, many int, one func(i int) T) {
 	from, _ := strconv.Atoi(r.URL.Query().Get("cursor")) // none is the first page
 	size, err := strconv.Atoi(r.URL.Query().Get("limit"))
 	if err != nil || r.Header.Get("Blaxel-Version") == "" {
@@ -55,11 +58,12 @@ func listed[T any](w http.ResponseWriter, r *http.Request, one func(i int) T) {
 // nameOf is the name of a sandbox by its number.
 func nameOf(i int) string { return fmt.Sprintf("sandbox-%05d", i) }
 
-// platform serves the page over an API with many sandboxes, which exist in this test alone.
-// It takes the key k.
-func platform(t *testing.T) string {
+// platform serves the page over an API with so many sandboxes, which exist in this test
+// alone. It takes the key k. Each sandbox moves to the next tier with each look at it.
+func platform(t *testing.T, many int) (address string, looks *atomic.Int64) {
 	t.Helper()
 	tiers := []string{"awake", "paused", "saved", "swapped", "disk"}
+	looks = &atomic.Int64{}
 	began := time.Now().Add(-3 * time.Hour)
 	api := http.NewServeMux()
 	api.Handle("/", console.New())
@@ -67,16 +71,20 @@ func platform(t *testing.T) string {
 		answers(w, http.StatusOK, doze.Caller{Sub: "ada", Type: doze.SubUser, Workspace: "main", Role: doze.RoleMember, Scopes: []string{"admin"}})
 	})
 	api.HandleFunc("GET /v0/usage/sandboxes", func(w http.ResponseWriter, r *http.Request) {
-		listed(w, r, func(i int) doze.SandboxUsage {
+		turn := 0
+		if n := int(looks.Add(1)); many < 1000 { // the large one stands still, so that its figures are known
+			turn = n
+		}
+		listed(w, r, many, func(i int) doze.SandboxUsage {
 			u := doze.SandboxUsage{Name: nameOf(i), Status: "DEPLOYED", State: "STANDBY"}
-			u.MeasuredAt, u.CountedSince, u.Tier = doze.Time{Time: time.Now()}, doze.Time{Time: began}, tiers[i%len(tiers)]
+			u.MeasuredAt, u.CountedSince, u.Tier = doze.Time{Time: time.Now()}, doze.Time{Time: began}, tiers[(i+turn)%len(tiers)]
 			u.Memory.ResidentBytes, u.Memory.LimitBytes, u.Processor.Limit = int64(i)<<10, 512<<20, 0.25
 			u.Wakes = doze.WakeUsage{Count: int64(i % 97), P99Us: int64(i)}
 			return u
 		})
 	})
 	api.HandleFunc("GET /v0/sandboxes", func(w http.ResponseWriter, r *http.Request) {
-		listed(w, r, func(i int) doze.Sandbox {
+		listed(w, r, many, func(i int) doze.Sandbox {
 			var s doze.Sandbox
 			s.Metadata.Name, s.Metadata.CreatedAt, s.LastUsedAt = nameOf(i), doze.Time{Time: began}, doze.Time{Time: began}
 			s.Metadata.Labels = map[string]string{"team": "t" + strconv.Itoa(i%10)}
@@ -94,7 +102,7 @@ func platform(t *testing.T) string {
 		api.ServeHTTP(w, r)
 	}))
 	t.Cleanup(s.Close)
-	return s.URL
+	return s.URL, looks
 }
 
 // tab is a page of a real browser.
@@ -180,7 +188,7 @@ func TestTenThousand(t *testing.T) {
 		t.Skip("SKIPPED: it starts a browser, in short mode")
 	}
 	b := browse(t)
-	address := platform(t)
+	address, _ := platform(t, many)
 	do(b, chromedp.Navigate(address))
 	do(b, chromedp.SendKeys("#key", "wrong\r"))
 	b.until("a wrong key is refused", `document.querySelector("[role=alert]")?.textContent.includes("The API key is wrong") ?? false`)
@@ -229,6 +237,60 @@ func TestTenThousand(t *testing.T) {
 	b.until("the largest is on top", `document.querySelector("tbody tr[data-name]").dataset.name === "sandbox-09777" && document.querySelector(".c-memory").ariaSort === "descending"`)
 	b.script(`location.hash = "#/sandboxes?tier=awake&sort=p99&order=up"`)
 	b.until("an address says what is shown", `document.querySelector("[aria-rowcount='2001'] tbody tr").dataset.name === "sandbox-00000"`)
+	if refused := b.script(`return refused.join("\n")`); refused != "" {
+		t.Errorf("the page met %s", refused)
+	}
+}
+
+// hurried has the clocks of the page run a hundred times as fast.
+const hurried = `
+	const timeout = window.setTimeout, interval = window.setInterval;
+	window.setTimeout = (f, ms, ...more) => timeout(f, (ms ?? 0) / 100, ...more);
+	window.setInterval = (f, ms, ...more) => interval(f, (ms ?? 0) / 100, ...more);`
+
+// TestOpenForLong: the memory of a page that is open for hundreds of looks does
+// not grow with them, while every sandbox moves with every look.
+func TestOpenForLong(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("SKIPPED: it starts a browser, in short mode")
+	}
+	const warm, long = 100, 500 // looks
+	b := browse(t)
+	do(b, func(ctx context.Context, to *chromedp.Target) (page.AddScriptToEvaluateOnNewDocumentResult, error) {
+		return cdp.Call(ctx, to, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: hurried})
+	})
+	address, looks := platform(t, 100)
+	do(b, chromedp.Navigate(address))
+	do(b, chromedp.SendKeys("#key", "k\r"))
+	views := []string{"#/", "#/sandboxes"}
+	after := func(n int64) float64 {
+		end := time.Now().Add(3 * patience)
+		for i := 0; looks.Load() < n; i++ {
+			if time.Now().After(end) {
+				t.Fatalf("%d looks only", looks.Load())
+			}
+			b.script(`location.hash = "` + views[i%len(views)] + `"`)
+			time.Sleep(500 * time.Millisecond)
+		}
+		b.script(`location.hash = "#/"`)
+		return do(b, func(ctx context.Context, to *chromedp.Target) (float64, error) {
+			if _, err := cdp.Call(ctx, to, heapprofiler.CollectGarbage, cdp.Empty{}); err != nil {
+				return 0, err
+			}
+			used, err := cdp.Call(ctx, to, runtime.GetHeapUsage, cdp.Empty{})
+			return used.UsedSize, err
+		})
+	}
+	first := after(warm)
+	last := after(long)
+	t.Logf("%.1f MB after %d looks, %.1f MB after %d", first/(1<<20), warm, last/(1<<20), looks.Load())
+	if last > first*1.3+1<<20 {
+		t.Errorf("the page grew from %.0f to %.0f bytes", first, last)
+	}
+	if n := b.script(`return document.querySelectorAll("*").length`); len(n) > 3 {
+		t.Errorf("the page has %s elements", n)
+	}
 	if refused := b.script(`return refused.join("\n")`); refused != "" {
 		t.Errorf("the page met %s", refused)
 	}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,15 +13,20 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/target"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/client"
 	"github.com/dozehq/doze/internal/testkit"
 )
 
 // axeFile is a program that looks for what keeps people from using a page.
 const axeFile = "../../internal/console/app/node_modules/axe-core/axe.min.js"
+
+// refusedCommand asks for what the rules of its sandbox refuse.
+const refusedCommand = `python3 -c 'import urllib.request as u; u.urlopen("http://192.0.2.1", timeout=3)' 2>/dev/null`
 
 // watched has a page note what its policy refuses, the errors of its scripts, and each
 // address of another origin that it asks for.
@@ -65,6 +71,14 @@ func (b tab) enter(selector, text string) {
 	do(b, chromedp.SendKeys(selector, text+"\r"))
 }
 
+// front has the browser show the tab again: a page that is hidden asks for nothing.
+func (b tab) front() {
+	b.t.Helper()
+	do(b, func(ctx context.Context, to *chromedp.Target) (cdp.Empty, error) {
+		return cdp.Call(ctx, to, page.BringToFront, cdp.Empty{})
+	})
+}
+
 // usable fails if the page keeps people out, in dark colours or in light ones.
 func (b tab) usable(view string) {
 	b.t.Helper()
@@ -104,8 +118,10 @@ func TestConsole(t *testing.T) {
 	t.Parallel()
 	b := browse(t)
 	b.watch()
-	p, c := start(t, "--pause-after", "1s", "--save-after", "200ms", "--disk-after", "1s", "--swap", "off")
-	_, agent := create(t, c, named("web", 512))
+	p, c := start(t, "--pause-after", "1s", "--save-after", "200ms", "--disk-after", "1s", "--swap", "off", "--egress", "open")
+	web := named("web", 512)
+	web.Spec.Network = &doze.Network{AllowedDomains: []string{"a.test"}}
+	_, agent := create(t, c, web)
 	create(t, c, named("quiet", 512))
 
 	b.open(p.Address + "/")
@@ -127,7 +143,7 @@ func TestConsole(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_, _ = agent.Start(t.Context(), client.Command{Command: "sleep 4", Wait: true})
+			_, _ = agent.Start(t.Context(), client.Command{Command: refusedCommand + "; echo from inside; sleep 4", Wait: true})
 		}()
 		b.until("one is awake", `document.querySelector("[data-tier=awake]").textContent === "1"`)
 		<-done
@@ -168,6 +184,36 @@ func TestConsole(t *testing.T) {
 		b.until("the list is shown, without the fork", `location.hash === "#/sandboxes" && document.querySelector("tr[data-name=web]") !== null && document.querySelector("tr[data-name=copy]") === null`)
 		if sb, err := c.Sandbox(t.Context(), "copy"); err == nil && sb.Status != "DELETING" && sb.Status != "TERMINATED" {
 			t.Errorf("the fork is %s", sb.Status)
+		}
+		b.clean()
+	})
+	t.Run("what it did", func(t *testing.T) {
+		b.script(`location.hash = "#/sandboxes/web"`)
+		b.until("its output is shown", `[...document.querySelectorAll(".lines code")].some((e) => e.textContent === "from inside")`)
+		b.until("a refusal is shown with its rule", `document.querySelector(".refusals li")?.textContent.startsWith("192.0.2.1:80 by tcp, rule no-name") ?? false`)
+		b.until("its API is shown", `document.querySelector(".addresses code").textContent.endsWith("/run/main/sandboxes/web")`)
+		b.usable("a sandbox that did something")
+		awaitTier(t, p, "web", "disk") // none of it is asked of the sandbox
+		do(b, chromedp.Click("[data-action=terminal]"))
+		var terminal target.ID
+		until(t, "a terminal is open in another tab", func() bool {
+			all, err := chromedp.Targets(b.ctx)
+			i := slices.IndexFunc(all, func(one *target.Info) bool { return strings.Contains(one.URL, "/sandboxes/web/terminal") })
+			if err != nil || i < 0 {
+				return false
+			}
+			terminal = all[i].TargetID
+			return true
+		})
+		awaitTier(t, p, "web", "running") // the engine says it so
+		b.front()
+		b.until("it woke", `document.querySelector(".state[data-tier=awake]") !== null`)
+		other, _ := chromedp.NewContext(b.ctx, chromedp.WithTargetID(terminal))
+		if title := do(tab{t, other}, chromedp.Title()); title == "" {
+			t.Error("the terminal has no title")
+		}
+		if err := chromedp.Cancel(other); err != nil {
+			t.Error(err)
 		}
 		b.clean()
 	})

@@ -80,6 +80,11 @@ export interface Snapshot {
   bytes?: number;
 }
 
+export interface Preview {
+  metadata: { name: string };
+  spec: { port: number; public?: boolean; url?: string };
+}
+
 export interface HistorySeries {
   name: string;
   unit: string;

@@ -2,9 +2,10 @@
 // asks the platform alone, so it does not wake.
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { ComponentChildren, VNode } from "preact";
-import { call, get, may, Refusal, type List, type Sandbox, type SandboxEvent, type Snapshot, type Trace, type Usage } from "./api";
+import { call, get, may, Refusal, type List, type Preview, type Sandbox, type SandboxEvent, type Snapshot, type Trace, type Usage } from "./api";
 import { ago, bytes, moment, plural, took, clock } from "./format";
 import { look } from "./live";
+import { Output } from "./output";
 import { stateName } from "./sandboxes";
 import { depth, tiers } from "./tiers";
 import { at, Dialog, Dot, Fault, now, readOnly, reason, tell } from "./ui";
@@ -14,6 +15,7 @@ interface Known {
   usage: Usage;
   traces: Trace[];
   snapshots: Snapshot[];
+  previews: Preview[];
 }
 
 const every = 2000;
@@ -22,13 +24,14 @@ const data = <T,>(all: T[] | List<T>): T[] => (Array.isArray(all) ? all : all.da
 
 async function read(name: string, stop: AbortSignal): Promise<Known> {
   const path = "/sandboxes/" + encodeURIComponent(name);
-  const [sandbox, usage, traces, snapshots] = await Promise.all([
+  const [sandbox, usage, traces, snapshots, previews] = await Promise.all([
     get<Sandbox>(path, stop),
     get<Usage>(path + "/usage", stop),
     get<Trace[] | List<Trace>>(path + "/traces", stop),
     get<Snapshot[] | List<Snapshot>>(path + "/snapshots", stop),
+    get<Preview[] | List<Preview>>(path + "/previews", stop),
   ]);
-  return { sandbox, usage, traces: data(traces), snapshots: data(snapshots) };
+  return { sandbox, usage, traces: data(traces), snapshots: data(snapshots), previews: data(previews) };
 }
 
 export function SandboxView({ name }: { name: string }): VNode {
@@ -89,14 +92,42 @@ export function SandboxView({ name }: { name: string }): VNode {
       <Depth tier={usage.tier} />
       <Facts known={known} />
       <div class="columns">
-        <Wakes traces={known.traces} usage={usage} />
+        <div>
+          <Wakes traces={known.traces} usage={usage} />
+          <Addresses known={known} />
+        </div>
         <div>
           <Refusals events={sandbox.events ?? []} />
           <Life known={known} />
           <Snapshots name={name} known={known} done={() => again.current()} />
         </div>
       </div>
+      <Output name={name} />
     </>
+  );
+}
+
+/** Where the sandbox is to be reached: its API, and its previews. */
+function Addresses({ known: { sandbox, previews, usage } }: { known: Known }): VNode | null {
+  const url = sandbox.metadata.url;
+  if (!url) return null;
+  const copy = (text: string): void => void navigator.clipboard.writeText(text).then(() => tell("The address is in the clipboard."), () => tell("The browser refused to copy.", true));
+  // Without TLS, a browser has no clipboard but for this machine.
+  const copies = (text: string, what: string): VNode | false => isSecureContext && <button type="button" class="small" aria-label={`Copy the address of ${what}`} onClick={() => copy(text)}>Copy</button>;
+  return (
+    <section class="card" aria-labelledby="addresses">
+      <h2 id="addresses">Addresses</h2>
+      <ul class="addresses">
+        <li><span><b>Its API</b> <code>{url}</code></span>{copies(url, "its API")}</li>
+        {previews.map((p) => p.spec.url && (
+          <li key={p.metadata.name}>
+            <span><b>Preview {p.metadata.name}</b> <span class="quiet">port {p.spec.port}, {p.spec.public ? "public" : "private"}</span> <code>{p.spec.url}</code></span>
+            {copies(p.spec.url, "the preview " + p.metadata.name)}
+            {p.spec.public && <a class="button small" href={p.spec.url} target="_blank" rel="noopener noreferrer">{usage.tier === "awake" ? "Open" : "Open (wakes it)"}</a>}
+          </li>
+        ))}
+      </ul>
+    </section>
   );
 }
 
@@ -142,7 +173,7 @@ function Actions({ name, known, done }: { name: string; known: Known; done: () =
   };
   const buttons: VNode[] = [];
   const button = (what: string, label: string, run: () => void, kind = ""): void => {
-    buttons.push(<button key={what} type="button" class={kind} disabled={busy !== ""} onClick={run}>{busy === what ? label + "…" : label}</button>);
+    buttons.push(<button key={what} type="button" data-action={what} class={kind} disabled={busy !== ""} onClick={run}>{busy === what ? label + "…" : label}</button>);
   };
   if (lives && may("sandboxes:control")) {
     if (usage.tier !== "awake") button("wake", "Wake", () => void act("wake", `${name} is awake.`, "POST", "/wake"), "primary");
@@ -249,7 +280,7 @@ function Facts({ known: { sandbox, usage } }: { known: Known }): VNode {
   if (disk.archiveBytes) facts.push(["Archive", bytes(disk.archiveBytes)]);
   facts.push(["Processor", <>{usage.processor.seconds.toFixed(1)} s <span class="quiet">since {clock(usage.countedSince)}; {usage.processor.limit} at a time</span></>]);
   facts.push(["Network", <>{bytes(usage.network.receivedBytes)} in, {bytes(usage.network.sentBytes)} out</>]);
-  facts.push(["Wakes", <>{usage.wakes.count}{usage.wakes.failures > 0 && <>, {usage.wakes.failures} failed</>}{usage.wakes.count > 0 && <span class="quiet">; p50 {took(usage.wakes.p50Us)}, p99 {took(usage.wakes.p99Us)}</span>}</>]);
+  facts.push(["Wakes", <>{usage.wakes.count} <span class="quiet">since {clock(usage.countedSince, false)}</span>{usage.wakes.failures > 0 && <>, {usage.wakes.failures} failed</>}{usage.wakes.count > 0 && <span class="quiet">; p50 {took(usage.wakes.p50Us)}, p99 {took(usage.wakes.p99Us)}</span>}</>]);
   facts.push(["Last use", usage.tier === "awake" ? "now" : ago(sandbox.lastUsedAt, t)]);
   if (sandbox.expiresIn !== undefined) facts.push(["Ends by itself", `in ${Math.max(0, Math.round(sandbox.expiresIn / 60))} min`]);
   facts.push(["Image", <code>{sandbox.spec.runtime.image}</code>]);
@@ -329,15 +360,15 @@ function Refusals({ events }: { events: SandboxEvent[] }): VNode | null {
   if (all.length === 0) return null;
   return (
     <section class="card" aria-labelledby="refusals">
-      <h2 id="refusals">Refused by the network rules</h2>
-      <table class="facts">
-        <thead><tr><th scope="col">To</th><th scope="col">Rule</th><th scope="col">Why</th><th scope="col">When</th></tr></thead>
-        <tbody>
-          {all.map(({ e, m }) => (
-            <tr key={e.time + e.message}><th scope="row"><code>{m![2]}</code> <span class="quiet">{m![1]}</span></th><td><code>{m![3]}</code></td><td>{m![4]}</td><td>{ago(e.time, now.value)}</td></tr>
-          ))}
-        </tbody>
-      </table>
+      <h2 id="refusals">Refused on the network</h2>
+      <ul class="refusals">
+        {all.map(({ e, m }) => (
+          <li key={e.time + e.message}>
+            <p><code>{m![2]}</code> <span class="quiet">by {m![1]}, rule <code>{m![3]}</code>, {ago(e.time, now.value)}</span></p>
+            <p>{m![4]}</p>
+          </li>
+        ))}
+      </ul>
     </section>
   );
 }
@@ -374,7 +405,7 @@ function Life({ known: { sandbox, traces, snapshots } }: { known: Known }): VNod
           </li>
         ))}
       </ol>
-      <p class="quiet">The platform remembers the last 16 wakes and creates. It does not record when the sandbox fell asleep.</p>
+      <p class="quiet">The platform remembers the last 16 wakes and creates, until it is started again. It does not record when the sandbox fell asleep.</p>
     </section>
   );
 }
