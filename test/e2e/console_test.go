@@ -2,9 +2,13 @@ package e2e_test
 
 import (
 	"context"
+	"flag"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -79,6 +83,16 @@ func (b tab) front() {
 	})
 }
 
+// prefer has the browser say what its user prefers.
+func (b tab) prefer(scheme, motion string) {
+	b.t.Helper()
+	do(b, func(ctx context.Context, to *chromedp.Target) (cdp.Empty, error) {
+		return cdp.Call(ctx, to, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+			{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: motion},
+		}})
+	})
+}
+
 // usable fails if the page keeps people out, in dark colours or in light ones.
 func (b tab) usable(view string) {
 	b.t.Helper()
@@ -88,11 +102,7 @@ func (b tab) usable(view string) {
 	}
 	do(b, chromedp.Evaluate[chromedp.Void](string(axe)+"; undefined"))
 	for _, scheme := range []string{"light", "dark"} {
-		do(b, func(ctx context.Context, to *chromedp.Target) (cdp.Empty, error) {
-			return cdp.Call(ctx, to, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
-				{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
-			}})
-		})
+		b.prefer(scheme, "reduce")
 		b.until("the colours are "+scheme, `document.documentElement.dataset.theme === "`+scheme+`"`)
 		found := b.script(`
 			const all = await axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"] });
@@ -226,6 +236,11 @@ func TestConsole(t *testing.T) {
 		b.usable("the menu")
 		b.press(".sheet button", "Read-only")
 		b.until("they are back", `document.querySelector(".actions") !== null`)
+		choose := `const e = [...document.querySelectorAll(".sheet select")].at(-1); e.value = "%s"; e.dispatchEvent(new Event("change"))`
+		b.script(fmt.Sprintf(choose, "light"))
+		b.until("the colours are light, whatever the system prefers", `document.documentElement.dataset.theme === "light"`)
+		b.script(fmt.Sprintf(choose, "auto"))
+		b.until("they are those of the system", `document.documentElement.dataset.theme === "dark"`)
 		do(b, chromedp.KeyEvent(kb.Escape))
 		b.until("a key closes the menu", `document.querySelector(".sheet") === null && document.activeElement.className === "who"`)
 	})
@@ -239,6 +254,8 @@ func TestConsole(t *testing.T) {
 		}
 		b.press(".signal button", "Try now")
 		b.until("it goes on by itself", `document.querySelector(".signal.live") !== null && document.querySelector(".fault") === null`)
+		do(b, chromedp.Reload())
+		b.until("the tab has its session when it is loaded again", `document.querySelector(".signal.live") !== null && location.hash === "#/sandboxes/quiet"`)
 	})
 	t.Run("few rights", func(t *testing.T) {
 		few, err := c.CreateKey(t.Context(), "looks", "1h", []string{"sandboxes:list", "sandboxes:get"})
@@ -282,4 +299,48 @@ func agrees(t *testing.T, p *testkit.Platform, b tab) {
 		method: http.MethodPost, url: address[:strings.Index(address, "?")], body: form.Encode(), key: none,
 		header: map[string]string{"Content-Type": "application/x-www-form-urlencoded", "Origin": p.Address},
 	}.want(t, p, http.StatusOK)
+}
+
+// pictures has TestPictures make the pictures of the documentation anew.
+var pictures = flag.Bool("pictures", false, "make the pictures of docs/page.md")
+
+// TestPictures makes docs/images of a platform with real sandboxes that sleep and wake. It
+// runs with -pictures only: no two pictures are equal.
+func TestPictures(t *testing.T) {
+	if !*pictures {
+		t.Skip("SKIPPED: the pictures are made with -pictures")
+	}
+	const dir, width, height = "../../docs/images", 1280, 860
+	b := browse(t)
+	p, c := start(t, "--pause-after", "5s", "--save-after", "8s", "--disk-after", "35s", "--swap", "off", "--egress", "open")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	agents := map[string]*client.Agent{}
+	names := []string{"web", "api", "notebook", "docs", "crawler", "search", "mail", "etl", "scratch", "demo", "train", "lint"}
+	for i := range 36 {
+		sb := named(names[i%len(names)]+[]string{"", "-2", "-3"}[i/len(names)], 256)
+		sb.Metadata.Labels = map[string]string{"team": []string{"data", "site", "agents"}[i%3]}
+		_, agents[sb.Metadata.Name] = create(t, c, sb)
+	}
+	do(b, chromedp.EmulateViewport(width, height))
+	b.prefer("dark", "no-preference")
+	b.open(p.Address + "/")
+	b.enter("#key", p.Key)
+	all := slices.Sorted(maps.Keys(agents))
+	for i := range 96 { // a third sleeps on
+		sh(t, agents[all[i%(2*len(all)/3)]], "true")
+		time.Sleep(500 * time.Millisecond)
+	}
+	for name, to := range map[string]struct{ hash, shown string }{
+		"overview": {"#/", `document.querySelectorAll(".plot .canvas").length > 2`},
+		"sandbox":  {"#/sandboxes/" + all[0], `document.querySelector(".stages") !== null`},
+	} {
+		b.script(`location.hash = "` + to.hash + `"`)
+		b.until(name+" is shown", to.shown)
+		time.Sleep(2 * time.Second) // dots come to rest
+		if err := os.WriteFile(filepath.Join(dir, name+".png"), do(b, chromedp.CaptureScreenshot()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -236,7 +236,14 @@ export const get = <T>(path: string, signal?: AbortSignal): Promise<T> => call<T
 
 /** Proves a session and says whose it is. Without a workspace, it gets the first one. */
 export async function open(s: Session): Promise<void> {
-  let who = await send<Caller>(s, "GET", "/whoami");
+  let who: Caller;
+  try {
+    who = await send<Caller>(s, "GET", "/whoami");
+  } catch (e) {
+    if (!(e instanceof Refusal) || e.status !== 401 || !s.refresh) throw e;
+    s = await renew(s);
+    who = await send<Caller>(s, "GET", "/whoami");
+  }
   if (!who.workspace) {
     const all = await send<{ name: string }[] | List<{ name: string }>>(s, "GET", "/workspaces");
     const first = (Array.isArray(all) ? all : all.data)[0];

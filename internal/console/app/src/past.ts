@@ -33,6 +33,11 @@ export interface Past {
 
 export const past = signal<Past>({ history: null, host: null, hours: null, none: false, fault: "" });
 
+/** Leaves nothing for the next session. */
+export function forget(): void {
+  past.value = { history: null, host: null, hours: null, none: false, fault: "" };
+}
+
 const hostNames = "memory_committed,memory_committed_max,host_memory_available,swap,disk_free,disk_reserve,warm_machines,checkpoints,sandboxes";
 const since = (seconds: number): string => new Date(Date.now() - seconds * 1000).toISOString();
 

@@ -120,7 +120,7 @@ function Menu(): VNode {
   };
   return (
     <div class="menu" ref={box}>
-      <button ref={button} type="button" class="who" aria-expanded={open_} aria-controls="menu" aria-haspopup="true" onClick={() => setOpen(!open_)}>
+      <button ref={button} type="button" class="who" aria-expanded={open_} aria-controls="menu" onClick={() => setOpen(!open_)}>
         <span class="face" aria-hidden="true">{(c?.sub ?? "?").charAt(0).toUpperCase()}</span>
         <span class="names">
           <span>{c?.sub}</span>
