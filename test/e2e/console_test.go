@@ -30,7 +30,7 @@ import (
 const axeFile = "../../internal/console/app/node_modules/axe-core/axe.min.js"
 
 // refusedCommand asks for what the rules of its sandbox refuse.
-const refusedCommand = `python3 -c 'import urllib.request as u; u.urlopen("http://192.0.2.1", timeout=3)' 2>/dev/null`
+const refusedCommand = `python3 -c 'import urllib.request as u; u.urlopen("http://192.0.2.1", timeout=3)' 2>/dev/null; curl -s -m 3 http://b.test:8080 >/dev/null`
 
 // watched has a page note what its policy refuses, the errors of its scripts, and each
 // address of another origin that it asks for.
@@ -130,6 +130,7 @@ func TestConsole(t *testing.T) {
 	b.watch()
 	p, c := start(t, "--pause-after", "1s", "--save-after", "200ms", "--disk-after", "1s", "--swap", "off", "--egress", "open")
 	web := named("web", 512)
+	web.Metadata.Labels = map[string]string{"team": "site"}
 	web.Spec.Network = &doze.Network{AllowedDomains: []string{"a.test"}}
 	_, agent := create(t, c, web)
 	create(t, c, named("quiet", 512))
@@ -200,9 +201,15 @@ func TestConsole(t *testing.T) {
 	t.Run("what it did", func(t *testing.T) {
 		b.script(`location.hash = "#/sandboxes/web"`)
 		b.until("its output is shown", `[...document.querySelectorAll(".lines code")].some((e) => e.textContent === "from inside")`)
-		b.until("a refusal is shown with its rule", `document.querySelector(".refusals li")?.textContent.startsWith("192.0.2.1:80 by tcp, rule no-name") ?? false`)
+		b.until("a refusal is shown with its rule", `[...document.querySelectorAll(".refusals li")].some((e) => e.textContent.startsWith("192.0.2.1:80 by tcp, rule no-name"))`)
 		b.until("its API is shown", `document.querySelector(".addresses code").textContent.endsWith("/run/main/sandboxes/web")`)
 		b.usable("a sandbox that did something")
+		b.press(".refusals button", "Allow b.test:8080")
+		b.until("it is allowed", `document.querySelector(".refusals .good") !== null && document.querySelector(".refusals button") === null`)
+		if sb, err := c.Sandbox(t.Context(), "web"); err != nil || !slices.Equal(sb.Spec.Network.AllowedDomains, []string{"a.test", "b.test:8080"}) ||
+			sb.Metadata.Labels["team"] != "site" || sb.Spec.Runtime.Memory != 512 || sb.Events[len(sb.Events)-1].Revision != "1" {
+			t.Errorf("after that it is %+v, %v", sb, err)
+		}
 		awaitTier(t, p, "web", "disk") // none of it is asked of the sandbox
 		do(b, chromedp.Click("[data-action=terminal]"))
 		var terminal target.ID

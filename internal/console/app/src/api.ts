@@ -62,12 +62,20 @@ export interface Sandbox {
     region?: string;
     runtime: { image?: string; memory?: number; ports?: { target: number; name?: string; protocol?: string }[]; ttl?: string; expires?: string };
     volumes?: { name: string; mountPath: string }[];
+    vpc?: string;
+    network?: Network;
   };
   events?: SandboxEvent[];
   expiresIn?: number;
   lastUsedAt?: string;
   state?: string;
   status?: string;
+}
+
+/** The members that the page changes. All others go back as they came. */
+export interface Network {
+  allowedDomains?: string[];
+  proxy?: { allowedDomains?: string[] };
 }
 
 export interface Snapshot {

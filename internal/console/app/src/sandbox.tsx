@@ -2,7 +2,7 @@
 // asks the platform alone, so it does not wake.
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { ComponentChildren, VNode } from "preact";
-import { call, get, may, Refusal, type List, type Preview, type Sandbox, type SandboxEvent, type Snapshot, type Trace, type Usage } from "./api";
+import { call, get, may, Refusal, type List, type Network, type Preview, type Sandbox, type SandboxEvent, type Snapshot, type Trace, type Usage } from "./api";
 import { ago, bytes, moment, plural, took, clock } from "./format";
 import { look } from "./live";
 import { Output } from "./output";
@@ -97,7 +97,7 @@ export function SandboxView({ name }: { name: string }): VNode {
           <Addresses known={known} />
         </div>
         <div>
-          <Refusals events={sandbox.events ?? []} />
+          <Refusals name={name} sandbox={sandbox} done={() => again.current()} />
           <Life known={known} />
           <Snapshots name={name} known={known} done={() => again.current()} />
         </div>
@@ -355,7 +355,34 @@ function Stages({ trace }: { trace: Trace }): VNode {
 /** What the rules of the network refused, as the events say it. */
 const refused = /^egress by (\S+) to (\S+) is refused \(([^)]*)\): (.*)$/s;
 
-function Refusals({ events }: { events: SandboxEvent[] }): VNode | null {
+/** The rules of a sandbox, with one more destination that it may reach. */
+function allowing(n: Network, destination: string): Network {
+  const list = n.proxy?.allowedDomains?.length ? n.proxy.allowedDomains : (n.allowedDomains ?? []);
+  const more = [...list, destination];
+  return n.proxy?.allowedDomains?.length ? { ...n, proxy: { ...n.proxy, allowedDomains: more } } : { ...n, allowedDomains: more };
+}
+
+/** Whether the rules have a destination in a list, as it is. */
+const allows = (n: Network | undefined, destination: string): boolean =>
+  [...(n?.proxy?.allowedDomains ?? []), ...(n?.allowedDomains ?? [])].includes(destination);
+
+function Refusals({ name, sandbox, done }: { name: string; sandbox: Sandbox; done: () => void }): VNode | null {
+  const [busy, setBusy] = useState(false);
+  const events: SandboxEvent[] = sandbox.events ?? [];
+  const allow = async (destination: string): Promise<void> => {
+    setBusy(true);
+    try {
+      const path = "/sandboxes/" + encodeURIComponent(name);
+      const now = await get<Sandbox>(path); // somebody else may have changed the rules
+      await call("PUT", path, { metadata: { name }, spec: { runtime: {}, vpc: now.spec.vpc, network: allowing(now.spec.network ?? {}, destination) } });
+      tell(`${name} may reach ${destination} now.`);
+    } catch (e) {
+      tell(reason(e), true);
+    }
+    setBusy(false);
+    done();
+  };
+  const writes = !readOnly.value && may("sandboxes:update");
   const all = events.map((e) => ({ e, m: refused.exec(e.message) })).filter((x) => x.m !== null).reverse();
   if (all.length === 0) return null;
   return (
@@ -366,6 +393,10 @@ function Refusals({ events }: { events: SandboxEvent[] }): VNode | null {
           <li key={e.time + e.message}>
             <p><code>{m![2]}</code> <span class="quiet">by {m![1]}, rule <code>{m![3]}</code>, {ago(e.time, now.value)}</span></p>
             <p>{m![4]}</p>
+            {m![3] === "allowedDomains" && allows(sandbox.spec.network, m![2]!) && <p class="good">It is allowed now.</p>}
+            {m![3] === "allowedDomains" && writes && !allows(sandbox.spec.network, m![2]!) && (
+              <button type="button" class="small" disabled={busy} onClick={() => void allow(m![2]!)}>Allow {m![2]}</button>
+            )}
           </li>
         ))}
       </ul>
