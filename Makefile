@@ -24,7 +24,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build console test test-long test-short test-roles images-test check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-build bench-agent bench-roles performance faults attack soak release release-test clean help
+.PHONY: run build console test test-long test-short test-roles images-test check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-build bench-agent bench-roles performance compatibility faults attack soak release release-test clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -181,6 +181,9 @@ performance: deps build ## measure the benchmarks in PAGE (all), and write docs/
 	  $(SUDO) env PATH="$$PATH" $(GO) run ./test/bench -step $(STEP) -many $(MANY) $(if $(ROUNDS),-rounds $(ROUNDS)) -json docs/performance/$$b.json $$b || failed="$$failed $$b"; done; \
 	$(GO) run ./test/bench page $(PAGES:%=docs/performance/%.json) > docs/performance.md || failed="$$failed page"; \
 	[ -z "$$failed" ] || { echo "these failed, as docs/performance.md says:$$failed"; exit 1; }
+
+compatibility: deps-test build ## install software in sandboxes, let each sleep on disk while it works, and write docs/compatibility.md; takes 10 minutes
+	$(SUDO) env PATH="$$PATH" $(GO) run ./test/compat -page docs/compatibility.md
 
 clean: ## remove what was built
 	rm -rf bin dist

@@ -168,7 +168,7 @@ var imports = map[string][]string{
 	"internal/swap":                                {"."},
 	"internal/teardown":                            {"internal/handover"},
 	"internal/tenancy":                             {".", "internal/access", "internal/api", "internal/audit", "internal/bell", "internal/httpx", "internal/keylock", "internal/listing", "internal/oauth", "internal/openapi", "internal/quota", "internal/store"},
-	"internal/testkit":                             {".", "client", "internal/machine/checkpoint", "internal/machine/gvisor", "internal/swap", "internal/teardown", "internal/testkit/freeport"},
+	"internal/testkit":                             {".", "client", "internal/machine/checkpoint", "internal/machine/gvisor", "internal/npm", "internal/swap", "internal/teardown", "internal/testkit/freeport"},
 	"internal/testkit/authority":                   {},
 	"internal/testkit/bucket":                      {},
 	"internal/testkit/collector":                   {},
@@ -181,6 +181,7 @@ var imports = map[string][]string{
 	"internal/trace/otlp":                          {".", "internal/trace"},
 	"internal/volume":                              {".", "internal/durable", "internal/sparse"},
 	"test/bench":                                   {".", "client", "internal/agent", "internal/doctor", "internal/egress", "internal/intercept", "internal/npm", "internal/seal", "internal/store", "internal/testkit", "internal/testkit/bucket"},
+	"test/compat":                                  {".", "client", "internal/npm", "internal/testkit"},
 	"test/soak":                                    {".", "client", "internal/swap", "internal/testkit", "internal/testkit/power"},
 }
 

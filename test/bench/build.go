@@ -11,10 +11,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"net/netip"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -119,7 +116,7 @@ type builds struct {
 // buildImages builds with a platform, and with BuildKit and runc on this host.
 func buildImages(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
 	registry := npm.Find(ctx)
-	allow := mirrors(ctx, registry)
+	allow := testkit.Mirrors(ctx, registry)
 	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: append(buildArgs("--pause-after", "1h"), allow...)})
 	if err != nil {
 		return nil, err
@@ -141,32 +138,6 @@ func buildImages(ctx context.Context, dir string, only *regexp.Regexp) (_ table,
 // buildArgs are the flags of a platform that builds.
 func buildArgs(more ...string) []string {
 	return append([]string{"--egress", "open", "--log", "warn", "--warm-pool", "2"}, more...)
-}
-
-// mirrors are flags of a platform whose builders reach what this host gets packages from: it
-// may be in a private network.
-func mirrors(ctx context.Context, registry npm.Registry) []string {
-	// Without apt, the step that needs it says what is wrong.
-	said, _ := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(SITE)").Output()
-	var networks []string
-	for _, site := range append(strings.Fields(string(said)), registry.URL) {
-		u, err := url.Parse(site)
-		if err != nil || u.Hostname() == "" {
-			continue
-		}
-		addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip4", u.Hostname())
-		if err != nil {
-			continue // the step says so
-		}
-		for _, a := range addresses {
-			networks = append(networks, netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()).String())
-		}
-	}
-	if len(networks) == 0 {
-		return nil
-	}
-	slices.Sort(networks)
-	return []string{"--egress-allow", strings.Join(slices.Compact(networks), ",")}
 }
 
 // npmSecrets are how a step reaches the registry of this host. They are in no layer.
