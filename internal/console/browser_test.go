@@ -257,7 +257,7 @@ func TestOpenForLong(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: it starts a browser, in short mode")
 	}
-	const warm, long = 100, 500 // looks
+	const warm, long = 50, 200 // looks
 	b := browse(t)
 	do(b, func(ctx context.Context, to *chromedp.Target) (page.AddScriptToEvaluateOnNewDocumentResult, error) {
 		return cdp.Call(ctx, to, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: hurried})
