@@ -102,13 +102,10 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *Page) serve(w http.ResponseWriter, r *http.Request) error {
-	h := w.Header()
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		h.Set("Allow", "GET, HEAD")
-		return doze.Errorf(doze.NotFound, "%s is to be read: use GET", r.URL.Path)
+	if err := httpx.Page(w, r); err != nil {
+		return err
 	}
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer")
+	h := w.Header()
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	if r.URL.Path == Root {

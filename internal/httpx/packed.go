@@ -7,7 +7,22 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/dozehq/doze"
 )
+
+// Page begins the answer with a page, or with a part of one. The caller has set nothing yet.
+// A page can only be read: any other method is a NotFound.
+func Page(w http.ResponseWriter, r *http.Request) error {
+	h := w.Header()
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		h.Set("Allow", "GET, HEAD")
+		return doze.Errorf(doze.NotFound, "%s is to be read: use GET", r.URL.Path)
+	}
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	return nil
+}
 
 // WritePacked answers with bytes that are packed with gzip: as they are to a client that
 // can unpack them, and unpacked to any other. The caller has set the type of the content.
