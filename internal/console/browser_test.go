@@ -210,7 +210,7 @@ func TestTenThousand(t *testing.T) {
 	do(b, chromedp.Evaluate[chromedp.Void](`document.querySelector("#key").select()`))
 	do(b, chromedp.SendKeys("#key", "k\r"))
 	b.until("all sandboxes are in the picture", `document.querySelector("[data-tier=disk]")?.textContent === "2,000"`)
-	b.until("who has no history is told so", `document.querySelector(".note") !== null`)
+	b.until("the page says that it has no history", `document.querySelector(".note") !== null`)
 	b.script(`location.hash = "#/sandboxes"`)
 	b.until("all are listed", `document.querySelector("[aria-rowcount='10001'] .label") !== null`)
 	if n := b.script(`return document.querySelectorAll("tbody tr").length`); len(n) > 2 {

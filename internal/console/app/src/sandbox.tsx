@@ -148,6 +148,18 @@ function Depth({ tier }: { tier: string }): VNode | null {
   );
 }
 
+/** Makes a call that changes something, and tells what came of it. */
+async function carryOut(said: string, method: string, path: string, body?: unknown): Promise<boolean> {
+  try {
+    await call(method, path, body);
+    tell(said);
+    return true;
+  } catch (e) {
+    tell(reason(e), true);
+    return false;
+  }
+}
+
 type Asked = "fork" | "snapshot" | "delete" | null;
 
 function Actions({ name, known, done }: { name: string; known: Known; done: () => void }): VNode | null {
@@ -159,17 +171,10 @@ function Actions({ name, known, done }: { name: string; known: Known; done: () =
   const lives = sandbox.status === "DEPLOYED";
   const act = async (what: string, said: string, method: string, to: string, body?: unknown): Promise<boolean> => {
     setBusy(what);
-    try {
-      await call(method, path + to, body);
-      tell(said);
-      return true;
-    } catch (e) {
-      tell(reason(e), true);
-      return false;
-    } finally {
-      setBusy("");
-      done();
-    }
+    const ok = await carryOut(said, method, path + to, body);
+    setBusy("");
+    done();
+    return ok;
   };
   const buttons: VNode[] = [];
   const button = (what: string, label: string, run: () => void, kind = ""): void => {
@@ -446,16 +451,9 @@ function Snapshots({ name, known: { snapshots }, done }: { name: string; known: 
   const [drop, setDrop] = useState<Snapshot | null>(null);
   if (snapshots.length === 0) return null;
   const act = async (said: string, method: string, path: string, body?: unknown): Promise<boolean> => {
-    try {
-      await call(method, path, body);
-      tell(said);
-      return true;
-    } catch (e) {
-      tell(reason(e), true);
-      return false;
-    } finally {
-      done();
-    }
+    const ok = await carryOut(said, method, path, body);
+    done();
+    return ok;
   };
   const writes = !readOnly.value;
   return (
