@@ -15,8 +15,9 @@ const (
 	// heldMost is how many bytes of all files of a mount may wait. Beyond that, each write waits
 	// for the host.
 	heldMost = 32 << 20
-	// smallRoom is up to how many bytes of a file do not wait in room for a whole call.
-	smallRoom = 32 << 10
+	// smallRoom is up to how many bytes of a file have memory of their own. So files that are
+	// written to have at most twice as much memory as they hold.
+	smallRoom = roomBytes / 2
 )
 
 // A file is one that processes of this sandbox have open for writing. Its bytes are held until
