@@ -57,7 +57,7 @@ func (n *Node) Archive(ctx context.Context, uid string) (int64, error) {
 	case doze.Archiving:
 		if err := n.pack(ctx, b); err != nil {
 			n.unpacked(ctx, b)
-			return 0, explained(cause(ctx, err))
+			return 0, explained(b.life.cause(ctx, err))
 		}
 	case doze.Archived: // another Archive was first
 	default:
@@ -185,7 +185,7 @@ func (n *Node) Unarchive(ctx context.Context, o fleet.Order) error {
 	ctx, cancel := b.life.bound(ctx)
 	defer cancel()
 	if err := n.unpack(ctx, b, o); err != nil {
-		return cause(ctx, err)
+		return b.life.cause(ctx, err)
 	}
 	if _, err := os.Stat(n.processesName(o.UID)); errors.Is(err, fs.ErrNotExist) {
 		return nil
