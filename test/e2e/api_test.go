@@ -299,7 +299,7 @@ func TestControl(t *testing.T) {
 	t.Run("grace", func(t *testing.T) {
 		t.Parallel()
 		sb := named("grace", 256)
-		sb.Spec.Runtime.Grace = 3
+		sb.Spec.Runtime.Grace = 6 // a busy machine takes seconds to end a process
 		_, agent := create(t, c, sb)
 		// One that has left its session, and one that does not care.
 		sh(t, agent, `setsid sh -c 'trap "touch /tmp/asked" TERM; echo; while :; do sleep 0.01; done' >/tmp/up & until [ -s /tmp/up ]; do sleep 0.01; done`)
@@ -333,7 +333,7 @@ func TestControl(t *testing.T) {
 			t.Fatal(err)
 		}
 		asked, over := sb.Events[len(sb.Events)-2], sb.Events[len(sb.Events)-1]
-		if took := over.Time.Sub(asked.Time.Time); asked.Status != "DELETING" || took < 2900*time.Millisecond { // a test of package node knows when
+		if took := over.Time.Sub(asked.Time.Time); asked.Status != "DELETING" || took < 5900*time.Millisecond { // a test of package node knows when
 			t.Errorf("from %s to %s in %v", asked.Status, over.Status, took)
 		}
 	})

@@ -102,7 +102,7 @@ func TestLogsOfFlood(t *testing.T) {
 	p, c := start(t, "--logs-workspace-mb", "2")
 	_, agent := create(t, c, named("loud", 1024))
 	forever := 0
-	spawn(t, agent, client.Command{Name: "flood", Command: "cat /dev/urandom | od -x", KeepAlive: true, Timeout: &forever})
+	spawn(t, agent, client.Command{Name: "flood", Command: "base64 -w 1000 /dev/urandom", KeepAlive: true, Timeout: &forever})
 	quiet := time.Now()
 	time.Sleep(10 * time.Second)
 	sh(t, agent, "echo it answers")
@@ -121,8 +121,8 @@ func TestLogsOfFlood(t *testing.T) {
 	if err != nil || size == 0 || size > 3<<20 {
 		t.Errorf("its log takes %d bytes, %v", size, err)
 	}
-	log, err := c.Log(t.Context(), "loud", client.LogFilter{Severities: []string{doze.LogWarning}, Search: "missing"})
-	if err != nil || len(log.Lines) == 0 {
-		t.Errorf("nothing says what is missing: %+v, %v", log, err)
-	}
+	until(t, "a line says what is missing", func() bool {
+		log, err := c.Log(t.Context(), "loud", client.LogFilter{Severities: []string{doze.LogWarning}, Search: "missing"})
+		return err == nil && len(log.Lines) > 0
+	})
 }
