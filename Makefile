@@ -66,8 +66,9 @@ GOTESTSUM := bin/gotestsum --format pkgname-and-test-fails --hide-summary skippe
 # Two rows of packages run side by side, and take about the same time. With more than two
 # packages at once, tests of real sandboxes would fail each other. Those of the builder, with
 # their fork bombs, have the machine to themselves.
-LONG := ./test/e2e ./test/fault
-LAST := ./internal/machine/gvisor
+# A slow machine takes twice as long as a quick one, so the limits are generous.
+LONG := ./test/e2e
+LAST := ./internal/machine/gvisor ./test/fault
 
 test: deps-test build bin/gotestsum ## every test; real sandboxes need root
 	$(GO) vet ./...
@@ -76,11 +77,11 @@ test: deps-test build bin/gotestsum ## every test; real sandboxes need root
 	$(BUILDER) ../$(GOTESTSUM) --packages ./... -- -p 1 -timeout 10m
 	$(GOTESTSUM) --packages ./test/attack -- -timeout 20m
 test-long:
-	$(GOTESTSUM) --packages "$(LONG)" -- -p 1 -timeout 40m
+	$(GOTESTSUM) --packages "$(LONG)" -- -p 1 -parallel 3 -timeout 80m
 	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages ./test/contract -- -timeout 20m
 test-short:
-	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v -e /test/attack $(LONG:./%=-e /%\$$) $(LAST:./%=-e /%\$$))" -- -p 1 -timeout 20m
-	$(GOTESTSUM) --packages $(LAST) -- -timeout 20m
+	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v -e /test/attack $(LONG:./%=-e /%\$$) $(LAST:./%=-e /%\$$))" -- -p 1 -timeout 30m
+	$(GOTESTSUM) --packages "$(LAST)" -- -p 1 -timeout 40m
 
 test-roles: deps-test build bin/gotestsum ## the end-to-end and public-client tests, with control, node and edge as three processes
 	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages "./test/contract ./test/e2e" -- -p 1 -timeout 30m

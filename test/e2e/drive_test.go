@@ -285,7 +285,7 @@ func TestDrivesAndGit(t *testing.T) {
 	mount(t, agent, doze.DriveMount{Drive: "shared", MountPath: "/d"})
 	const git = "export HOME=/root GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a; "
 	sh(t, agent, git+`set -e; git init -q /d/repository; cd /d/repository; mkdir sub; echo one >sub/file; head -c 100000 /dev/zero >large
-		git add .; git commit -qm first; echo two >>sub/file; git commit -qam second; git gc -q`)
+		git add .; git commit -qm first; echo two >>sub/file; git commit -qam second; git repack -adq`)
 	awaitTier(t, p, "git", "disk")
 	got := sh(t, agent, git+`set -e; cd /d/repository; echo three >>sub/file; git commit -qam third; git status --short; git log --format=%s; git fsck 2>&1; git diff --stat HEAD~2 | tail -1`)
 	if got != "third\nsecond\nfirst\n 1 file changed, 2 insertions(+)" {

@@ -243,7 +243,7 @@ func TestManyAreAdopted(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: many sandboxes, in short mode")
 	}
-	const many = 30
+	const many = 12
 	p, c := start(t, "--pause-after", "2s", "--save-after", "1h", "--disk-after", "2h")
 	for i := range many {
 		create(t, c, named(fmt.Sprintf("one-%d", i), 256))

@@ -9,12 +9,12 @@ import (
 	"github.com/dozehq/doze/client"
 )
 
-// TestWakesObeyTheQuota: twenty requests come at once for twenty sandboxes that
+// TestWakesObeyTheQuota: eight requests come at once for eight sandboxes that
 // sleep, where one more may be awake. One wakes. The others are told why not, and
 // sleep on, until there is room.
 func TestWakesObeyTheQuota(t *testing.T) {
 	t.Parallel()
-	const many, limit = 20, 2
+	const many, limit = 8, 2
 	p, c := start(t, "--pause-after", "1s")
 	_, busy := create(t, c, named("busy", 128))
 	forever := 0
