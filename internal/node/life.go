@@ -37,8 +37,8 @@ func (l *life) bound(ctx context.Context) (context.Context, context.CancelFunc) 
 	return conn.Within(ctx, l.Context)
 }
 
-// cause is why ctx, which bound made, ended, or err. A life that ends cuts connections, and
-// whoever reads from one of them may hear of that before ctx has ended.
+// cause is why ctx, which bound made, ended, or err. A life that ends cuts connections. A
+// reader of one may hear of that before ctx has ended.
 func (l *life) cause(ctx context.Context, err error) error {
 	if l.Err() != nil {
 		return context.Cause(l)

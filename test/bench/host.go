@@ -26,8 +26,8 @@ const (
 	// stolenShare is how much of the processors a hypervisor may give to others
 	// without a note.
 	stolenShare = 0.01
-	// faulted is how much memory is touched to see what a page fault takes, in bytes, and
-	// started how many processes are started to see what one takes.
+	// To see what a page fault takes, faulted bytes are touched. To see what a process takes,
+	// started ones run.
 	faulted, started = 16 << 20, 20
 )
 
