@@ -52,12 +52,12 @@ var rows = []Row{
 	{Name: "playwright-chromium", Display: "Playwright with Chromium", About: "Playwright for Node.js in /blaxel/app, with the Chromium browser of Debian", Memory: 4096, Recipe: Dockerfile},
 	{Name: "xfce-vnc", Display: "Xfce desktop", About: "an Xfce desktop, which a page at port 6080 shows", Memory: 4096, Port: 6080, Recipe: Dockerfile},
 	{Name: "benchmark", Missing: "its benchmark programs, which are not public"},
+	{Name: "docker-in-sandbox", Display: "Docker", About: "the base image with Docker and Podman of Debian, for sandboxes with extraArgs.containers", Memory: 4096, Recipe: Dockerfile},
 	{Name: "claude-code", Display: "Claude Code", About: "the base image with the program claude", Memory: 4096, Recipe: Dockerfile},
 	{Name: "codex", Display: "Codex", About: "the base image with the program codex", Memory: 4096, Recipe: Dockerfile},
 
 	{Name: "app-runner", Missing: "its build tools, which are not public"},
 	{Name: "cua-xfce", Missing: "the Xfce desktop with its computer-use server, which is on PyPI only"},
-	{Name: "docker-in-sandbox", Missing: "the Docker engine, which needs more rights than a sandbox has"},
 	{Name: "lightpanda", Missing: "the Lightpanda browser, which is in no package registry"},
 	{Name: "playwright-firefox", Missing: "Playwright's own Firefox, which is in no package registry"},
 	{Name: "tailscale", Missing: "Tailscale, which is in no package registry"},

@@ -108,6 +108,9 @@ func (w *works) make(c *client.Client, name, image string) (doze.Sandbox, *clien
 	w.Helper()
 	sb := named(name, 2048)
 	sb.Spec.Runtime.Image = "blaxel/" + image + ":" + doze.TagDefault
+	if image == "docker-in-sandbox" {
+		sb.Spec.Runtime.ExtraArgs = extra(name, doze.ExtraContainers).Spec.Runtime.ExtraArgs
+	}
 	begin := time.Now()
 	sb, agent := create(w.T, c, sb)
 	w.Logf("a sandbox of %s after %v", image, time.Since(begin).Round(time.Second))
@@ -229,6 +232,13 @@ var imageChecks = map[string][]string{
 	"jupyter-server": {
 		"/usr/bin/python3 -c 'import ipykernel, jupyter_client, matplotlib, numpy, pandas, tornado'",
 		`for i in $(seq 240); do curl -fsS http://127.0.0.1:8888/health | grep -q typescript && exit 0; sleep 0.5; done; exit 1`,
+	},
+	"docker-in-sandbox": {
+		"for i in $(seq 100); do docker info >/dev/null 2>&1 && break; sleep 0.3; done; docker info >/dev/null",
+		"mkdir -p /tmp/box/bin && cp /bin/busybox /tmp/box/bin/sh && tar -C /tmp/box -c . | docker import - box && tar -C /tmp/box -c . | podman import - box",
+		"docker run --rm --network host box /bin/sh -c 'echo from docker' | grep -q 'from docker'",
+		"podman run --rm box /bin/sh -c 'echo from podman' | grep -q 'from podman'",
+		"printf 'FROM box\nRUN echo made >/made\n' | docker build --network host -t built - && docker run --rm --network host built /bin/sh -c 'read said </made; echo $said' | grep -q made",
 	},
 	"claude-code": {"claude --version"},
 	"codex":       {"codex --version"},
