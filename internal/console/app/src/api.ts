@@ -165,7 +165,8 @@ export async function logOut(): Promise<void> {
   }
 }
 
-async function answer<T>(request: Promise<Response>): Promise<T> {
+/** Waits for the beginning of an answer. One that is no success is thrown, with what it says. */
+async function begun(request: Promise<Response>): Promise<Response> {
   let r: Response;
   try {
     r = await request;
@@ -173,18 +174,29 @@ async function answer<T>(request: Promise<Response>): Promise<T> {
     if (e instanceof DOMException && e.name === "AbortError") throw e;
     throw new Refusal(0, "The platform does not answer.");
   }
-  const text = await r.text();
-  let body: unknown = null;
+  if (r.ok) return r;
+  throw refusal(r.status, await r.text(), Number(r.headers.get("Retry-After")) || 0);
+}
+
+/** What an answer that is no success says. */
+export function refusal(status: number, text: string, retryAfter = 0): Refusal {
+  let said: { message?: string; error?: string; error_description?: string } = {};
   try {
-    body = text ? JSON.parse(text) : null;
+    said = (JSON.parse(text) ?? {}) as typeof said;
   } catch {
-    if (r.ok) throw new Refusal(r.status, "The answer is not from a Doze platform.");
+    // it is not from the platform
   }
-  if (!r.ok) {
-    const said = (body ?? {}) as { message?: string; error?: string; error_description?: string };
-    throw new Refusal(r.status, sentence(said.error_description ?? said.message ?? said.error ?? `The platform answers ${r.status}.`), Number(r.headers.get("Retry-After")) || 0, said.error ?? "");
+  return new Refusal(status, sentence(said.error_description ?? said.message ?? said.error ?? `The platform answers ${status}.`), retryAfter, said.error ?? "");
+}
+
+async function answer<T>(request: Promise<Response>): Promise<T> {
+  const r = await begun(request);
+  const text = await r.text();
+  try {
+    return (text ? JSON.parse(text) : null) as T;
+  } catch {
+    throw new Refusal(r.status, "The answer is not from a Doze platform.");
   }
-  return body as T;
 }
 
 /** Errors of the API are clauses: here they stand alone. */
@@ -197,14 +209,14 @@ function form<T>(path: string, values: Record<string, string>): Promise<T> {
   return answer<T>(fetch("/v0" + path, { method: "POST", body: new URLSearchParams(values), credentials: "omit", cache: "no-store" }));
 }
 
-function send<T>(s: Session, method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
+function request(s: Session, method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
   const headers: Record<string, string> = { Authorization: "Bearer " + s.token, Accept: "application/json", "Blaxel-Version": "2026-04-28" };
   if (s.workspace) headers["X-Blaxel-Workspace"] = s.workspace;
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  return answer<T>(
-    fetch("/v0" + path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal, credentials: "omit", cache: "no-store" }),
-  );
+  return fetch("/v0" + path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal, credentials: "omit", cache: "no-store" });
 }
+
+const send = <T>(s: Session, method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> => answer<T>(request(s, method, path, body, signal));
 
 let renewal: Promise<Session> | null = null;
 
@@ -220,17 +232,18 @@ function renew(s: Session): Promise<Session> {
   return renewal;
 }
 
-export async function call<T>(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
+/** Makes a call with the session as it is. A token that is over is renewed once. */
+async function withSession<T>(use: (s: Session) => Promise<T>): Promise<T> {
   const s = session.value;
   if (!s) throw new Refusal(401, "Log in first.");
   try {
-    return await send<T>(s, method, path, body, signal);
+    return await use(s);
   } catch (e) {
     if (!(e instanceof Refusal) || e.status !== 401 || session.value === null) throw e;
     if (s.refresh) {
       try {
         const next = session.value.token === s.token ? await renew(s) : session.value;
-        return await send<T>(next, method, path, body, signal);
+        return await use(next);
       } catch (again) {
         if (!(again instanceof Refusal) || again.status === 0 || again.status >= 500) throw again;
       }
@@ -239,6 +252,11 @@ export async function call<T>(method: string, path: string, body?: unknown, sign
     throw e;
   }
 }
+
+export const call = <T>(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> => withSession((s) => send<T>(s, method, path, body, signal));
+
+/** Makes a call whose answer has more than JSON: headers, or a body that comes bit by bit. */
+export const fetched = (method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> => withSession((s) => begun(request(s, method, path, body, signal)));
 
 export const get = <T>(path: string, signal?: AbortSignal): Promise<T> => call<T>("GET", path, undefined, signal);
 
@@ -272,11 +290,14 @@ export async function workspaces(): Promise<string[]> {
   return (Array.isArray(all) ? all : all.data).map((w) => w.name);
 }
 
-/** Whether the caller has a scope. A member has what concerns sandboxes, an admin has all. */
+/** The scopes that need the role admin, whatever the credential has. */
+const forAdmins = ["admin", "workspaces:delete", "workspaces:invite", "workspaces:remove", "workspaces:update"];
+
+/** Whether the caller may do what needs a scope: both the credential and the role must allow it. */
 export function may(scope: string): boolean {
   const c = caller.value;
-  if (!c) return false;
-  return c.scopes.includes(scope) || (c.scopes.includes("admin") && (c.role === "admin" || scope.startsWith("sandboxes:")));
+  if (!c?.role) return false;
+  return (c.scopes.includes(scope) || c.scopes.includes("admin")) && (c.role === "admin" || !forAdmins.includes(scope));
 }
 
 export interface Device {

@@ -2,8 +2,10 @@
 import type { VNode } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { caller, logOut, open, session, workspaces } from "./api";
+import { areaAt, open as seen } from "./area";
 import { link, look, rows, trouble } from "./live";
 import { Overview } from "./overview";
+import { areas } from "./pages";
 import { SandboxView } from "./sandbox";
 import { Sandboxes } from "./sandboxes";
 import { at, dismiss, Logo, notices, place, readOnly, reason, Switch, tell, theme, type Theme } from "./ui";
@@ -16,13 +18,20 @@ interface View {
 const views: readonly View[] = [
   { path: "", name: "Overview" },
   { path: "sandboxes", name: "Sandboxes" },
+  ...[...areas].map(([path, area]) => ({ path, name: area.name })),
 ];
+
+/** Whether the caller may see some of a view. */
+const offered = (v: View): boolean => areas.get(v.path)?.pages.some(seen) ?? true;
 
 function content(): VNode {
   const [first, second] = place.value.path;
+  const area = first ? areas.get(first) : undefined;
   if (!first) return <Overview />;
   if (first === "sandboxes" && second) return <SandboxView key={second} name={second} />;
   if (first === "sandboxes") return <Sandboxes />;
+  const found = area && areaAt(area, place.value.path);
+  if (found) return found;
   return (
     <section>
       <h1>There is no such view</h1>
@@ -49,7 +58,7 @@ export function Shell(): VNode {
       <header class="top">
         <a class="brand" href={at()}><Logo />Doze</a>
         <nav aria-label="Views">
-          {views.map((v) => (
+          {views.filter(offered).map((v) => (
             <a key={v.path} href={at(...(v.path ? [v.path] : []))} aria-current={(place.value.path[0] ?? "") === v.path ? "page" : undefined}>
               {v.name}
               {v.path === "sandboxes" && <span class="count" aria-hidden="true">{rows.value.length}</span>}
