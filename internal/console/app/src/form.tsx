@@ -150,7 +150,7 @@ function Ask({ field: f, first }: { field: Field; first: boolean }): VNode {
         {hint}
         <div>
           {f.options.map((o) => (
-            <label key={o}><input type="checkbox" name={f.id} value={o} checked={f.value?.includes(o)} /> {o}</label>
+            <label key={o}><input type="checkbox" name={f.id} value={o} defaultChecked={f.value?.includes(o)} /> {o}</label>
           ))}
         </div>
       </fieldset>
@@ -159,7 +159,7 @@ function Ask({ field: f, first }: { field: Field; first: boolean }): VNode {
   if (f.kind === "yes") {
     return (
       <div>
-        <label class="yes"><input {...common} required={false} type="checkbox" value="yes" checked={f.value} /> {f.label}</label>
+        <label class="yes"><input {...common} required={false} type="checkbox" value="yes" defaultChecked={f.value} /> {f.label}</label>
         {hint}
       </div>
     );
@@ -167,9 +167,9 @@ function Ask({ field: f, first }: { field: Field; first: boolean }): VNode {
   return (
     <div>
       <label for={id}>{f.label}{f.optional && <span class="quiet"> (may be left empty)</span>}</label>
-      {f.kind === "text" && <input {...common} {...plain} type="text" value={f.value} pattern={f.pattern} placeholder={f.example} />}
-      {f.kind === "number" && <input {...common} type="number" value={f.value} min={f.least} step={1} />}
-      {f.kind === "lines" && <textarea {...common} {...plain} class={f.secret ? "masked" : ""} rows={4} placeholder={f.example}>{f.value}</textarea>}
+      {f.kind === "text" && <input {...common} {...plain} type="text" defaultValue={f.value} pattern={f.pattern} placeholder={f.example} />}
+      {f.kind === "number" && <input {...common} type="number" defaultValue={f.value} min={f.least} step={1} />}
+      {f.kind === "lines" && <textarea {...common} {...plain} class={f.secret ? "masked" : ""} rows={4} placeholder={f.example} defaultValue={f.value} />}
       {f.kind === "file" && <input {...common} type="file" accept={f.accept} />}
       {f.kind === "choice" && (
         <select {...common}>

@@ -174,7 +174,8 @@ function rest(ms: number, stop: AbortSignal): Promise<void> {
   });
 }
 
-function shown(stop: AbortSignal): Promise<void> {
+/** Waits until somebody looks. */
+export function shown(stop: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     const check = (): void => {
       if (document.hidden && !stop.aborted) return;

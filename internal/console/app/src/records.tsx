@@ -1,11 +1,13 @@
 // A table of records of the API: one component for all lists of one kind, with what one may
 // do with a record. What it shows and offers is data.
+import { signal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { ComponentChildren, VNode } from "preact";
 import "./records.css";
 import { get, may, type List } from "./api";
 import { FormDialog, type Form, type Outcome } from "./form";
 import { ago, count, moment } from "./format";
+import { shown } from "./live";
 import { Fault, now, place, readOnly, reason, tell } from "./ui";
 
 export interface Column<T> {
@@ -61,6 +63,8 @@ export interface Shown {
 export const records = <T,>(r: Records<T>): Shown => ({ title: r.title, scope: r.scope, view: () => <Table of={r} /> });
 
 const pageOf = 100;
+/** It changes with each action: all tables that are shown ask again. */
+const changes = signal(0);
 
 /** What an API gives as a list: an array, or a page. */
 const page = <T,>(all: T[] | List<T>): { data: T[]; next: string } => (Array.isArray(all) ? { data: all, next: "" } : { data: all.data, next: all.meta.nextCursor ?? "" });
@@ -77,7 +81,7 @@ function Table<T>({ of: r }: { of: Records<T> }): VNode {
   const [busy, setBusy] = useState(false);
   const [fault, setFault] = useState("");
   const [form, setForm] = useState<Form | null>(null);
-  const [turn, setTurn] = useState(0);
+  const grown = useRef(false); // there are more pages than the first
   const heading = useRef<HTMLHeadingElement>(null);
   const query = place.value.query;
   const search = (query.get("q") ?? "").trim();
@@ -86,9 +90,11 @@ function Table<T>({ of: r }: { of: Records<T> }): VNode {
   useEffect(() => {
     const stop = new AbortController();
     let timer = 0;
+    grown.current = false;
     const ask = async (): Promise<void> => {
       let wait = r.every ?? 0;
-      if (!document.hidden || turn === 0) {
+      await shown(stop.signal);
+      if (!stop.signal.aborted && !grown.current) {
         try {
           const answer = await get<T[] | List<T>>(asked, stop.signal);
           const p = page(r.pick ? r.pick(answer) : answer);
@@ -108,13 +114,14 @@ function Table<T>({ of: r }: { of: Records<T> }): VNode {
       stop.abort();
       clearTimeout(timer);
     };
-  }, [asked, turn]);
-  const done = (): void => setTurn((n) => n + 1);
+  }, [asked, changes.value]);
+  const done = (): void => void changes.value++;
   const more = async (): Promise<void> => {
     if (!next) return setMost(most + pageOf);
     setBusy(true);
     try {
       const p = page(await get<T[] | List<T>>(address(asked, { cursor: next })));
+      grown.current = true; // a reader who went on keeps the pages
       setAll([...(all ?? []), ...p.data]);
       setMost(most + p.data.length);
       setNext(p.next);

@@ -4,6 +4,8 @@ import { pairs, text } from "./form";
 import { deletion, records, Status, Time } from "./records";
 import { at } from "./ui";
 
+const every = 3000;
+
 interface Schedule {
   id: string;
   sandbox: string;
@@ -21,6 +23,7 @@ export const schedules = records<Schedule>({
   scope: "sandboxes:list",
   path: () => "/schedules",
   paged: true,
+  every,
   id: (s) => `${s.sandbox}/${s.id}`,
   words: () => "",
   columns: [
@@ -76,6 +79,7 @@ export const executions = records<Execution>({
   scope: "sandboxes:list",
   path: () => "/schedule-executions",
   paged: true,
+  every,
   id: (x) => `${x.sandbox}/${x.id}`,
   words: () => "",
   columns: [
