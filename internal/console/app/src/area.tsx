@@ -1,6 +1,6 @@
 // Pages of one kind, with a list of them at the side.
 import type { ComponentChildren, VNode } from "preact";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { caller, may } from "./api";
 import type { Shown } from "./records";
 import { ask, at, place } from "./ui";
@@ -38,15 +38,28 @@ export function areaAt(area: Area, path: readonly string[]): VNode | null {
   if (rest.length > 0 && !one) return null;
   return (
     <div class="area">
-      <nav class="pages" aria-label={"Pages of " + area.name}>
-        {area.pages.filter(open).map((p) => (
-          <a key={p.name} href={at(...p.path)} aria-current={p === page ? (one ? "true" : "page") : undefined}>{p.name}</a>
-        ))}
-      </nav>
+      <Links area={area} page={page} whole={!one} />
       <div class="of-page">
         {!open(page) ? <Closed page={page} /> : one ? <Title key={path.join("/")} text={rest.at(-1) ?? ""}>{one}</Title> : <Whole key={page.name} page={page} />}
       </div>
     </div>
+  );
+}
+
+function Links({ area, page, whole }: { area: Area; page: Page; whole: boolean }): VNode {
+  const nav = useRef<HTMLElement>(null);
+  useEffect(() => {
+    // On a phone, the links are in one line.
+    const n = nav.current;
+    const here = n?.querySelector<HTMLElement>("[aria-current]");
+    if (n && here) n.scrollLeft = here.offsetLeft - n.offsetLeft - (n.clientWidth - here.offsetWidth) / 2;
+  }, [page]);
+  return (
+    <nav ref={nav} class="pages" aria-label={"Pages of " + area.name}>
+      {area.pages.filter(open).map((p) => (
+        <a key={p.name} href={at(...p.path)} aria-current={p === page ? (whole ? "page" : "true") : undefined}>{p.name}</a>
+      ))}
+    </nav>
   );
 }
 

@@ -54,12 +54,10 @@ export const audit = records<Line>({
   words: () => "",
   columns: [
     { name: "When", show: (l) => <time dateTime={l.time}>{moment(l.time)}</time> },
-    { name: "Who", show: (l) => <>{l.actor.sub ?? l.actor.type ?? "nobody"} {l.actor.key && <span class="quiet wide-only">key {l.actor.key}</span>}</> },
-    { name: "Action", show: (l) => <code>{l.action}</code> },
+    { name: "Who", show: (l) => <span title={l.actor.key && `with the key ${l.actor.key}`}>{l.actor.sub ?? l.actor.type ?? "nobody"}{l.source && <div class="quiet wide-only">from {l.source}</div>}</span> },
+    { name: "Action", show: (l) => <><code>{l.action}</code>{l.requestId && <div class="quiet wide-only">request <code>{l.requestId}</code></div>}</> },
     { name: "Object", show: (l) => l.object?.name ?? "" },
     { name: "Outcome", show: (l) => <><Status is={l.outcome} />{l.count ? ` ${l.count} times` : ""}{(l.error ?? l.detail) && <div class="quiet">{l.error ?? l.detail}</div>}</> },
-    { name: "From", wide: true, show: (l) => l.source ?? "" },
-    { name: "Request", wide: true, show: (l) => <code class="quiet">{l.requestId}</code> },
   ],
   empty: "No line fits.",
 });

@@ -25,7 +25,10 @@ interface BuildEvent {
 interface Step {
   key: string;
   title: string;
-  place: string;
+  stage: string;
+  /** Its number in the stage, or 0. */
+  number: number;
+  of: number;
   line: number;
   began: number;
   state: string;
@@ -90,10 +93,13 @@ class Journal {
     let s = this.steps.find((one) => one.key === key);
     if (!s) {
       s = {
-        key, title: e.name ?? "", place: e.step && e.steps ? `${e.stage ? e.stage + " " : ""}${e.step}/${e.steps}` : "", line: e.line ?? 0,
+        key, title: e.name ?? "", stage: e.stage ?? "", number: e.step ?? 0, of: e.steps ?? 0, line: e.line ?? 0,
         began: Date.parse(e.at), state: "started", tookMs: 0, lines: [], lost: 0, transfer: "",
       };
-      this.steps.push(s);
+      // The steps of a stage may be told in any order.
+      const { stage, number } = s;
+      const before = number ? this.steps.findIndex((one) => one.stage === stage && one.number > number) : -1;
+      this.steps.splice(before < 0 ? this.steps.length : before, 0, s);
     }
     return s;
   }
@@ -204,7 +210,7 @@ function StepView({ step: s, over }: { step: Step; over: boolean }): VNode {
   return (
     <li class={s.state} data-state={s.state} title={`Begun at ${clock(s.began)}`}>
       <p class="head">
-        {s.place && <span class="quiet">{s.place}</span>}
+        {s.number > 0 && <span class="quiet">{s.stage} {s.number}/{s.of}</span>}
         <code>{s.title}</code>
         {s.line > 0 && <span class="quiet">line {s.line}</span>}
         <span class="how">{runs && s.transfer ? s.transfer + ", " : ""}{over && !s.tookMs && s.state === "started" ? "ended" : names[s.state] ?? s.state}{time > 0 && s.state !== "cached" && ` ${took(time * 1000)}`}</span>

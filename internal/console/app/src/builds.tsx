@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { VNode } from "preact";
 import { call, get, may, Refusal } from "./api";
-import { file, lines as raw, pairs, text, type Form } from "./form";
+import { file, lines as raw, pairs, text, type Form, type Outcome } from "./form";
 import { bytes, plural, took } from "./format";
 import { BuildLog } from "./buildlog";
 import { records, Status, Time } from "./records";
@@ -65,7 +65,7 @@ const upload = (): Form => ({
     { kind: "lines", id: "secrets", label: "Secrets", optional: true, secret: true, hint: "One ID=value in each line, for RUN --mount=type=secret. They are in no layer, log or answer." },
     { kind: "yes", id: "noCache", label: "Run every step, without the cache" },
   ],
-  run: async (typed, progress) => {
+  run: async (typed, progress, stop) => {
     const archive = file(typed, "archive");
     const asked = {
       name: text(typed, "name"),
@@ -78,7 +78,7 @@ const upload = (): Form => ({
     const b = await call<Build>("POST", "/builds", asked);
     if (!b.uploadUrl) throw new Refusal(0, "The platform named no place for the files.");
     try {
-      await put(b.uploadUrl, archive, progress);
+      await put(b.uploadUrl, archive, progress, stop);
     } catch (e) {
       await call("DELETE", pathOf(b.id)).catch(() => undefined); // it may have failed by the files
       throw e;
@@ -89,16 +89,10 @@ const upload = (): Form => ({
 
 const pathOf = (id: string): string => "/builds/" + encodeURIComponent(id);
 
-const cancels = (b: Build): Form => ({
-  title: `Cancel the build of ${b.name}:${b.tag}?`,
-  about: "The tag stays where it is.",
-  submit: "Cancel the build",
-  danger: true,
-  run: async () => {
-    await call("DELETE", pathOf(b.id));
-    return { said: "The build is cancelled." };
-  },
-});
+async function cancel(b: Build): Promise<Outcome> {
+  await call("DELETE", pathOf(b.id));
+  return { said: `The build of ${b.name}:${b.tag} is cancelled.` };
+}
 
 export const builds = records<Build>({
   title: "Builds",
@@ -118,7 +112,7 @@ export const builds = records<Build>({
     { name: "By", wide: true, show: (b) => b.createdBy ?? "" },
   ],
   create: { label: "Build from an archive", scope: "admin", form: upload },
-  acts: [{ label: "Cancel", scope: "admin", danger: true, when: (b) => !ended(b), form: cancels }],
+  acts: [{ label: "Cancel", scope: "admin", danger: true, when: (b) => !ended(b), run: cancel }],
   empty: "Nothing was built here. Upload an archive of a directory with a Dockerfile.",
 });
 
@@ -153,12 +147,15 @@ export function BuildView({ id }: { id: string }): VNode {
       clearTimeout(timer);
     };
   }, [id]);
+  useEffect(() => {
+    if (b) document.title = `Build of ${b.name}:${b.tag} – Doze`;
+  }, [b?.name, b?.tag]);
   const crumb = <p class="crumb"><a href={at("images", "builds")}>Builds</a></p>;
   if (!b) return <>{crumb}<h1>Build</h1>{fault ? <Fault>{fault}</Fault> : <p class="quiet" role="status">Looking…</p>}</>;
-  const cancel = async (): Promise<void> => {
+  const stop = async (): Promise<void> => {
     setBusy(true);
     try {
-      tell((await cancels(b).run(new FormData(), () => undefined)).said);
+      tell((await cancel(b)).said);
     } catch (e) {
       tell(reason(e), true);
     }
@@ -172,7 +169,7 @@ export function BuildView({ id }: { id: string }): VNode {
       <div class="bar subject">
         <h1>{b.name}:{b.tag}</h1>
         <span class="state big" role="status" data-status={b.status}><State of={b} /></span>
-        {!ended(b) && !readOnly.value && may("admin") && <button type="button" class="danger" disabled={busy} onClick={() => void cancel()}>Cancel the build</button>}
+        {!ended(b) && !readOnly.value && may("admin") && <button type="button" class="danger" disabled={busy} onClick={() => void stop()}>Cancel the build</button>}
       </div>
       {fault && <Fault>{fault}</Fault>}
       {f && (

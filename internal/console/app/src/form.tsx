@@ -1,5 +1,5 @@
 // A form in a dialog. What it asks is data, and so is what came of it.
-import { useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import type { VNode } from "preact";
 import { Dialog, Fault, reason, tell } from "./ui";
 
@@ -44,7 +44,8 @@ export interface Form {
   /** A text that has to be typed before, for what cannot be undone. */
   confirm?: string;
   fields?: readonly Field[];
-  run: (typed: FormData, progress: Progress) => Promise<Outcome>;
+  /** It ends early when the reader closes the dialog. */
+  run: (typed: FormData, progress: Progress, stop: AbortSignal) => Promise<Outcome>;
 }
 
 /** The text of a field, without spaces around it. */
@@ -84,6 +85,8 @@ interface Props {
 
 export function FormDialog({ form, close, done }: Props): VNode {
   const ref = useRef<HTMLFormElement>(null);
+  const gone = useRef(new AbortController());
+  useEffect(() => () => gone.current.abort(), []);
   const [typed, setTyped] = useState<FormData>(new FormData());
   const [busy, setBusy] = useState(false);
   const [how, setHow] = useState<{ share: number; words: string } | null>(null);
@@ -99,13 +102,15 @@ export function FormDialog({ form, close, done }: Props): VNode {
     setBusy(true);
     setFault("");
     try {
-      const out = await form.run(now, (share, words) => setHow({ share, words }));
+      const out = await form.run(now, (share, words) => setHow({ share, words }), gone.current.signal);
       tell(out.said);
       done();
+      if (gone.current.signal.aborted) return;
       if (out.go) location.hash = out.go;
       if (out.once) setOnce(out.once);
       else close();
     } catch (e) {
+      if (gone.current.signal.aborted) return tell(reason(e), true);
       setFault(reason(e));
     }
     setHow(null);

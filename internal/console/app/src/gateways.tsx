@@ -128,13 +128,13 @@ export const domains = records<Domain>({
     {
       name: "Records to set in the DNS",
       show: (d) => (
-        <>
+        <div class="long">
           {Object.entries(d.spec.txtRecords).map(([name, value]) => <div key={name}>TXT <code>{name}</code> = <code>{value}</code></div>)}
           {d.spec.cnameRecords && d.spec.subjectAlternativeNames.map((name) => <div key={name}>CNAME <code>{name}</code> = <code>{d.spec.cnameRecords}</code></div>)}
-        </>
+        </div>
       ),
     },
-    { name: "Verified", wide: true, show: (d) => <Time at={d.spec.lastVerifiedAt} /> },
+    { name: "Verified", wide: true, show: (d) => <Time at={d.spec.lastVerifiedAt} none="never" /> },
   ],
   create: {
     label: "Add a domain",

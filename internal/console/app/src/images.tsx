@@ -86,7 +86,7 @@ export const images = records<Image>({
     { name: "Tags", show: (i) => i.spec.tags.slice(0, 4).map((t) => t.name).join(", ") + (i.spec.tags.length > 4 ? ` and ${i.spec.tags.length - 4} more` : "") },
     { name: "Sandboxes", wide: true, show: (i) => <Users name={i.metadata.name} /> },
     { name: "Size", number: true, show: (i) => bytes(i.spec.size) },
-    { name: "Last used", wide: true, show: (i) => <Time at={i.metadata.lastDeployedAt} /> },
+    { name: "Last used", wide: true, show: (i) => <Time at={i.metadata.lastDeployedAt} none="never" /> },
     { name: "Created", wide: true, show: (i) => <Time at={i.metadata.createdAt} /> },
   ],
   create: {
@@ -172,7 +172,7 @@ const tags = (type: string, name: string, mine: boolean) => {
     words: (t) => t.name,
     columns: [
       { name: "Tag", show: (t) => <><b>{t.name}</b>{t.build && <span class="quiet"> of a build for a sandbox</span>}</> },
-      { name: "Image", wide: true, show: (t) => <code>{t.image}</code> },
+      { name: "Image", wide: true, show: (t) => <div><code>{t.image}</code></div> },
       { name: "Sandboxes", show: (t) => <Users name={name} tag={t.name} /> },
       { name: "Size", number: true, show: (t) => bytes(t.size) },
       { name: "Moved", wide: true, show: (t) => <Time at={t.updatedAt} /> },
@@ -257,7 +257,7 @@ export function ImageView({ type, name }: { type: string; name: string }): VNode
       <dl class="facts-grid card">
         <div><dt>Size</dt><dd>{bytes(image.spec.size)}</dd></div>
         <div><dt>Created</dt><dd><Time at={m.createdAt} /></dd></div>
-        <div><dt>Last used</dt><dd><Time at={m.lastDeployedAt} /></dd></div>
+        <div><dt>Last used</dt><dd><Time at={m.lastDeployedAt} none="never" /></dd></div>
         {m.sourceWorkspace && <div><dt>Shared by</dt><dd>{m.sourceWorkspace}</dd></div>}
         {newest && <div><dt>Name for a sandbox</dt><dd><code>{m.resourceType}/{name}:{newest.name}</code></dd></div>}
       </dl>

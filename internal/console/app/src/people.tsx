@@ -1,4 +1,5 @@
 // Who may do what in a workspace: members, keys, service accounts, secrets, quotas.
+import { useEffect, useState } from "preact/hooks";
 import type { VNode } from "preact";
 import { call, caller, get, may } from "./api";
 import { lines, several, text, type Field, type Form } from "./form";
@@ -144,8 +145,8 @@ const looks: readonly string[] = ["sandboxes:list", "sandboxes:get"];
 /** What a form asks about rights. */
 const rightsAsked = (whole: string): Field[] => [
   {
-    kind: "choice", id: "rights", label: "Rights", value: "looks",
-    options: [["looks", "See sandboxes, and nothing else"], ["all", whole], ["some", "Some, which you choose"]],
+    kind: "choice", id: "rights", label: "Rights",
+    options: [...(looks.every(may) ? [["looks", "See sandboxes, and nothing else"] as const] : []), ["all", whole], ["some", "Some, which you choose"]],
   },
   { kind: "several", id: "scopes", label: "Rights of it", options: rights.filter(may), value: looks, when: (typed) => typed.get("rights") === "some" },
 ];
@@ -229,7 +230,7 @@ const keysOf = (path: string, title: string, scopes: { list: string; write: stri
       { name: "Name", show: (k) => <><b>{k.name || "without a name"}</b> <span class="quiet wide-only">{k.id}</span></> },
       { name: "Owner", wide: true, show: (k) => k.sub },
       { name: "Rights", show: (k) => <Rights of={k.scopes} /> },
-      { name: "Last used", show: (k) => <Time at={k.lastUsedAt} /> },
+      { name: "Last used", show: (k) => <Time at={k.lastUsedAt} none="never" /> },
       { name: "Created", wide: true, show: (k) => <Time at={k.createdAt} /> },
       { name: "Ends", show: (k) => <Ends at={endOf(k)} /> },
     ],
@@ -299,11 +300,17 @@ export const accounts = records<Account>({
 });
 
 export function AccountView({ id }: { id: string }): VNode {
+  const [name, setName] = useState(id);
+  useEffect(() => {
+    const stop = new AbortController();
+    get<Account[]>("/service_accounts", stop.signal).then((all) => setName(all.find((a) => a.client_id === id)?.name ?? id), () => undefined); // the table says what is wrong
+    return () => stop.abort();
+  }, [id]);
   const path = accountPath(id) + "/api_keys";
   return (
     <>
       <p class="crumb"><a href={at("workspace", "accounts")}>Service accounts</a></p>
-      <h1>{id}</h1>
+      <h1>{name}</h1>
       {keysOf(path, "Keys of the account", { list: "admin", write: "admin" }, () => makesKey(path, "Make a key for the account", "All that you may do"), "A key has at most the rights of its account.").view()}
     </>
   );

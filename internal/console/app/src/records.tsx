@@ -201,8 +201,8 @@ function Table<T>({ of: r }: { of: Records<T> }): VNode {
 const kind = <T,>(c: Column<T>): string => [c.number && "number", c.wide && "wide-only"].filter(Boolean).join(" ");
 
 /** How long ago something was. The whole time is a tip. */
-export const Time = ({ at }: { at: string | undefined }): VNode =>
-  at ? <time dateTime={at} title={moment(at)}>{ago(at, now.value)}</time> : <span class="quiet">never</span>;
+export const Time = ({ at, none = "–" }: { at: string | undefined; none?: string }): VNode =>
+  at ? <time dateTime={at} title={moment(at)}>{ago(at, now.value)}</time> : <span class="quiet">{none}</span>;
 
 const bad = new Set(["FAILED", "failed", "denied", "CANCELLED"]);
 const good = new Set(["DEPLOYED", "BUILT", "READY", "verified", "succeeded", "done", "ready"]);

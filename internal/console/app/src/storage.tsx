@@ -105,11 +105,11 @@ interface Template {
 const templatePath = (name: string): string => "/volume_templates/" + encodeURIComponent(name);
 
 /** Makes a version of a template, and puts its files there. */
-async function upload(method: string, path: string, body: unknown, archive: File, progress: Progress): Promise<string> {
+async function upload(method: string, path: string, body: unknown, archive: File, progress: Progress, stop: AbortSignal): Promise<string> {
   const r = await fetched(method, path + "?upload=true", body);
   const to = r.headers.get("X-Blaxel-Upload-Url");
   if (!to) throw new Refusal(0, "The platform named no place for the files.");
-  const { version } = await put<{ version: string }>(to, archive, progress);
+  const { version } = await put<{ version: string }>(to, archive, progress, stop);
   return version;
 }
 
@@ -127,7 +127,7 @@ export const templates = records<Template>({
     { name: "For", wide: true, show: (t) => t.spec.description },
     { name: "Versions", number: true, show: (t) => t.state.versionCount },
     { name: "Size", number: true, wide: true, show: (t) => megabytes(t.spec.defaultSize) },
-    { name: "Uploaded", show: (t) => <Time at={t.state.lastVersionUploadedAt} /> },
+    { name: "Uploaded", show: (t) => <Time at={t.state.lastVersionUploadedAt} none="never" /> },
   ],
   create: {
     label: "Make a template",
@@ -142,9 +142,9 @@ export const templates = records<Template>({
         { kind: "number", id: "size", label: "Size of its volumes in MB", value: 64, least: 1 },
         archiveAsked,
       ],
-      run: async (typed, progress) => {
+      run: async (typed, progress, stop) => {
         const name = text(typed, "name");
-        const version = await upload("POST", "/volume_templates", { metadata: { name }, spec: { defaultSize: Number(text(typed, "size")), description: text(typed, "description") } }, file(typed, "archive"), progress);
+        const version = await upload("POST", "/volume_templates", { metadata: { name }, spec: { defaultSize: Number(text(typed, "size")), description: text(typed, "description") } }, file(typed, "archive"), progress, stop);
         return { said: `${name}:${version} is ready.` };
       },
     }),
@@ -158,8 +158,8 @@ export const templates = records<Template>({
         about: "Volumes that are there stay as they are. New ones begin with this version.",
         submit: "Upload",
         fields: [archiveAsked],
-        run: async (typed, progress) => {
-          const version = await upload("PUT", templatePath(t.metadata.name), { metadata: t.metadata, spec: t.spec }, file(typed, "archive"), progress);
+        run: async (typed, progress, stop) => {
+          const version = await upload("PUT", templatePath(t.metadata.name), { metadata: t.metadata, spec: t.spec }, file(typed, "archive"), progress, stop);
           return { said: `${t.metadata.name}:${version} is ready.` };
         },
       }),
