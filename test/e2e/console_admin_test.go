@@ -1,11 +1,16 @@
 package e2e_test
 
 import (
-	"bufio"
+	"archive/tar"
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -19,6 +24,8 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/client"
@@ -73,6 +80,31 @@ func record(id string) string { return `document.querySelector('[data-id="` + id
 // small begins a Dockerfile: an image that is a shell and nothing else is built in a moment.
 const small = "FROM scratch\nCOPY --chmod=755 busybox /bin/sh\nCOPY --chmod=755 busybox /bin/sleep\n"
 
+// attach puts a file into the field of the dialog for an archive.
+func (b tab) attach(name string, content []byte) {
+	b.t.Helper()
+	archive := filepath.Join(b.t.TempDir(), name)
+	if err := os.WriteFile(archive, content, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	do(b, chromedp.SetUploadFiles("#ask-archive", []string{archive}))
+}
+
+// tarOf is an archive of one file.
+func tarOf(t *testing.T, name, content string) []byte {
+	t.Helper()
+	var raw bytes.Buffer
+	w := tar.NewWriter(&raw)
+	err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(content))})
+	if err == nil {
+		_, err = io.WriteString(w, content)
+	}
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return raw.Bytes()
+}
+
 // build has the page build an image of an archive with a Dockerfile.
 func (b tab) build(name, dockerfile string) {
 	b.t.Helper()
@@ -80,21 +112,14 @@ func (b tab) build(name, dockerfile string) {
 	if err != nil {
 		b.t.Fatalf("%v: make deps-test installs it", err)
 	}
-	archive := filepath.Join(b.t.TempDir(), "files.zip")
-	to, err := os.Create(archive)
-	if err == nil {
-		_, err = bufio.NewReader(buildFiles{"Dockerfile": dockerfile, "busybox": string(shell)}.zip(b.t)).WriteTo(to)
-	}
-	if err == nil {
-		err = to.Close()
-	}
+	archive, err := io.ReadAll(buildFiles{"Dockerfile": dockerfile, "busybox": string(shell)}.zip(b.t))
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	b.to("#/images/builds", "Builds")
 	b.press("button", "Build from an archive")
 	b.fill("name", name)
-	do(b, chromedp.SetUploadFiles("#ask-archive", []string{archive}))
+	b.attach("files.zip", archive)
 	b.script(`document.querySelector("dialog form").requestSubmit()`)
 	b.until("the build is shown", `document.querySelector("h1").textContent.startsWith("`+name+`:") && document.querySelector("[data-status]") !== null`)
 }
@@ -104,7 +129,7 @@ func TestConsoleAdmin(t *testing.T) {
 	t.Parallel()
 	b := browse(t)
 	b.watch()
-	p, _ := start(t, append(slices.Clone(buildArgs), "--pause-after", "1s", "--save-after", "200ms", "--disk-after", "1s")...)
+	p, _ := start(t, append(slices.Clone(buildArgs), "--pause-after", "1s", "--save-after", "200ms", "--disk-after", "1s", "--private-registries")...)
 	c := buildPlace(t, p, "place")
 	key, err := c.CreateKey(t.Context(), "reader", "1h", nil)
 	if err != nil {
@@ -164,6 +189,26 @@ func TestConsoleAdmin(t *testing.T) {
 		b.script(`document.querySelector("dialog form").requestSubmit()`)
 		b.until("the platform refuses", `document.querySelector("dialog [role=alert]") !== null`)
 		b.press("dialog button", "Cancel")
+		b.press("button", "Share")
+		b.fill("workspace", "main")
+		b.submit()
+		b.until("the share is listed", record("main")+` !== null`)
+		b.press(".does button", "End")
+		b.submit()
+		b.until("it ended", record("main")+` === null`)
+		hub := httptest.NewServer(registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo))))
+		t.Cleanup(hub.Close)
+		ref := strings.TrimPrefix(hub.URL, "http://") + "/team/app:1"
+		push(t, ref, shellLayer(t, nil), v1.Config{User: "1000"})
+		b.to("#/images", "Images")
+		b.press("button", "Import")
+		b.fill("image", ref)
+		b.fill("name", "theirs:1")
+		b.submit()
+		b.until("the image of the registry is shown", `document.querySelector("h1").textContent === "theirs" && `+record("1")+` !== null`)
+		b.press(".does button", "Delete")
+		b.submit()
+		b.until("the image is gone with its last tag", `location.hash === "#/images" && `+record("app")+` !== null && `+record("theirs")+` === null`)
 		b.clean()
 		lap("images")
 	})
@@ -279,7 +324,7 @@ func TestConsoleAdmin(t *testing.T) {
 		b.clean()
 		lap("members")
 	})
-	t.Run("storage and times", func(*testing.T) {
+	t.Run("storage and times", func(t *testing.T) {
 		b.to("#/workspace/volumes", "Volumes")
 		b.press("button", "Make a volume")
 		b.until("it asks", `document.activeElement.id === "ask-name"`)
@@ -297,6 +342,28 @@ func TestConsoleAdmin(t *testing.T) {
 		b.fill("confirm", "data")
 		b.submit()
 		b.until("it is gone", record("data")+` === null && document.querySelector(".empty") !== null`)
+		b.to("#/workspace/templates", "Volume templates")
+		for _, button := range []string{"Make a template", "Add a version"} {
+			b.press("button", button)
+			if button == "Make a template" {
+				b.fill("name", "seed")
+			}
+			b.attach("seed.tar", tarOf(t, "file", "to begin with"))
+			b.submit()
+		}
+		b.press("tr a", "seed")
+		b.until("both versions are ready", `["1", "2"].every((v) => document.querySelector("[data-id='" + v + "']")?.innerText.includes("ready"))`)
+		b.to("#/workspace/templates", "Volume templates")
+		b.press(".does button", "Delete")
+		b.fill("confirm", "seed")
+		b.submit()
+		b.until("the template is gone", record("seed")+` === null && document.querySelector(".empty") !== null`)
+		b.to("#/workspace/drives", "Drives")
+		b.press("button", "Make a drive")
+		b.fill("name", "shared")
+		b.script(`document.querySelector("dialog form").requestSubmit()`)
+		b.until("without a bucket, the dialog says why there is none", `document.querySelector("dialog [role=alert]")?.textContent.includes("--drives")`)
+		b.press("dialog button", "Cancel")
 		b.to("#/workspace/schedules", "Schedules")
 		b.press("button", "Make a schedule")
 		b.fill("sandbox", "web")
@@ -379,7 +446,7 @@ func TestConsoleAdmin(t *testing.T) {
 		for _, area := range []string{"Images", "Workspace"} {
 			b.press(".top nav a", area)
 			b.until("its pages are listed", `document.querySelector(".pages")?.ariaLabel === "Pages of `+area+`"`)
-			for _, link := range strings.Fields(b.script(`return [...document.querySelectorAll(".pages a")].map((e) => e.getAttribute("href")).join(" ")`)) {
+			for link := range strings.FieldsSeq(b.script(`return [...document.querySelectorAll(".pages a")].map((e) => e.getAttribute("href")).join(" ")`)) {
 				found[link] = true
 				heading, ok := adminPages[link]
 				if !ok {

@@ -60,7 +60,7 @@ export const vpcs = records<Resource>({
       }),
     },
     {
-      ...deletion<Resource>("admin", (v) => ({ noun: "VPC", name: v.metadata.name, path: vpcPath(v.metadata.name), about: "Its gateways have to be gone before." }), (path) => call("DELETE", path)),
+      ...deletion<Resource>("admin", (v) => ({ noun: "VPC", name: v.metadata.name, path: vpcPath(v.metadata.name), about: "Its gateways have to be gone before." })),
       when: (v) => v.metadata.name !== "default",
     },
   ],
@@ -85,7 +85,7 @@ export const gateways = records<Resource>({
       scope: "admin",
       form: (g) => named(`Give ${g.metadata.name} an address`, "It gets a free address of those that the operator named.", addressesPath(g), {}, (name) => `The address ${name} is made. Its status says whether one was free.`),
     },
-    deletion<Resource>("admin", (g) => ({ noun: "gateway", name: g.metadata.name, path: gatewayPath(g), about: "Its addresses have to be gone before." }), (path) => call("DELETE", path)),
+    deletion<Resource>("admin", (g) => ({ noun: "gateway", name: g.metadata.name, path: gatewayPath(g), about: "Its addresses have to be gone before." })),
   ],
   empty: "There are no egress gateways. A VPC can get one.",
 });
@@ -104,7 +104,7 @@ export const addresses = records<Resource>({
     { name: "Created", wide: true, show: (a) => <Time at={a.metadata.createdAt} /> },
   ],
   acts: [
-    deletion<Resource>("admin", (a) => ({ noun: "address", name: a.metadata.name, path: `${addressesPath(a, a.metadata.gatewayName)}/${encodeURIComponent(a.metadata.name)}`, about: "Somebody else may get it. Take it off the allowlists of others first." }), (path) => call("DELETE", path)),
+    deletion<Resource>("admin", (a) => ({ noun: "address", name: a.metadata.name, path: `${addressesPath(a, a.metadata.gatewayName)}/${encodeURIComponent(a.metadata.name)}`, about: "Somebody else may get it. Take it off the allowlists of others first." })),
   ],
   empty: "There are no dedicated addresses. A gateway can get one.",
 });
@@ -152,7 +152,7 @@ export const domains = records<Domain>({
       },
     },
     {
-      ...deletion<Domain>("customdomains:delete", (d) => ({ noun: "domain", name: d.metadata.name, path: domainPath(d.metadata.name), about: "The platform refuses while a preview uses it, or while it is shared." }), (path) => call("DELETE", path)),
+      ...deletion<Domain>("customdomains:delete", (d) => ({ noun: "domain", name: d.metadata.name, path: domainPath(d.metadata.name), about: "The platform refuses while a preview uses it, or while it is shared." })),
       when: (d) => !d.metadata.sharedFromWorkspace,
     },
   ],
@@ -179,7 +179,7 @@ export const policies = records<Policy>({
     { name: "Created", wide: true, show: (p) => <Time at={p.metadata.createdAt} /> },
   ],
   acts: [
-    deletion<Policy>("policies:delete", (p) => ({ noun: "policy", name: p.metadata.name, path: "/policies/" + encodeURIComponent(p.metadata.name) }), (path) => call("DELETE", path)),
+    deletion<Policy>("policies:delete", (p) => ({ noun: "policy", name: p.metadata.name, path: "/policies/" + encodeURIComponent(p.metadata.name) })),
   ],
   empty: "There are no policies. Clients that use them make them.",
 });

@@ -108,7 +108,7 @@ export const images = records<Image>({
   },
   acts: [
     {
-      ...deletion<Image>("admin", (i) => ({ noun: "image", name: i.metadata.name, path: pathOf(i.metadata.resourceType, i.metadata.name), about: inUse(users(i.metadata.name)) }), (path) => call("DELETE", path)),
+      ...deletion<Image>("admin", (i) => ({ noun: "image", name: i.metadata.name, path: pathOf(i.metadata.resourceType, i.metadata.name), about: inUse(users(i.metadata.name)) })),
       when: (i) => !i.metadata.sourceWorkspace,
     },
   ],
@@ -159,9 +159,25 @@ function Configuration({ of: tag }: { of: Tag }): VNode {
 }
 
 const tags = (type: string, name: string, mine: boolean) => {
-  const acts: Act<Tag>[] = mine
-    ? [deletion<Tag>("admin", (t) => ({ noun: "tag", name: `${name}:${t.name}`, path: pathOf(type, name, "tags", t.name), about: inUse(users(name, t.name)) }), (path) => call("DELETE", path))]
-    : [];
+  const acts: Act<Tag>[] = [
+    {
+      label: "Delete",
+      scope: "admin",
+      danger: true,
+      when: () => mine,
+      form: (t) => ({
+        title: `Delete the tag ${name}:${t.name}?`,
+        about: inUse(users(name, t.name)),
+        submit: "Delete it",
+        danger: true,
+        run: async () => {
+          const was = await call<Image>("DELETE", pathOf(type, name, "tags", t.name));
+          const last = was.spec.tags.every((one) => one.name === t.name); // the image is gone with it
+          return { said: `The tag ${name}:${t.name} is deleted.`, go: last ? at("images") : undefined };
+        },
+      }),
+    },
+  ];
   return records<Tag>({
     title: "Tags",
     scope: "admin",

@@ -236,7 +236,7 @@ const keysOf = (path: string, title: string, scopes: { list: string; write: stri
     ],
     create: { label: "Make a key", scope: scopes.write, form },
     acts: [
-      deletion<Key>(scopes.write, (k) => ({ noun: "key", name: k.name || k.id, path: `${path}/${encodeURIComponent(k.id)}`, about: "Whoever uses it is refused at once, and open requests end." }), (to) => call("DELETE", to)),
+      deletion<Key>(scopes.write, (k) => ({ noun: "key", name: k.name || k.id, path: `${path}/${encodeURIComponent(k.id)}`, about: "Whoever uses it is refused at once, and open requests end." })),
     ],
     empty: "There are no keys.",
   });
@@ -294,7 +294,7 @@ export const accounts = records<Account>({
     }),
   },
   acts: [
-    deletion<Account>("admin", (a) => ({ noun: "account", name: a.name, path: accountPath(a.client_id), about: "All of its keys and tokens end with it.", confirm: true }), (path) => call("DELETE", path)),
+    deletion<Account>("admin", (a) => ({ noun: "account", name: a.name, path: accountPath(a.client_id), about: "All of its keys and tokens end with it.", confirm: true })),
   ],
   empty: "There are no service accounts.",
 });
@@ -390,7 +390,7 @@ export const secrets = records<Secret>({
         },
       }),
     },
-    deletion<Secret>("admin", (s) => ({ noun: "secret", name: s.metadata.name, path: secretPath(s.metadata.name), about: "Sandboxes that need it cannot get a new machine then.", confirm: true }), (path) => call("DELETE", path)),
+    deletion<Secret>("admin", (s) => ({ noun: "secret", name: s.metadata.name, path: secretPath(s.metadata.name), about: "Sandboxes that need it cannot get a new machine then.", confirm: true })),
   ],
   empty: "There are no secrets.",
 });

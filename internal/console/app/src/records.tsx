@@ -4,7 +4,7 @@ import { signal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { ComponentChildren, VNode } from "preact";
 import "./records.css";
-import { get, may, type List } from "./api";
+import { call, get, may, Refusal, type List } from "./api";
 import { FormDialog, type Form, type Outcome } from "./form";
 import { ago, count, moment } from "./format";
 import { shown } from "./live";
@@ -81,6 +81,7 @@ function Table<T>({ of: r }: { of: Records<T> }): VNode {
   const [busy, setBusy] = useState(false);
   const [fault, setFault] = useState("");
   const [form, setForm] = useState<Form | null>(null);
+  const current = useRef(""); // what the rows are the answer to
   const grown = useRef(false); // there are more pages than the first
   const heading = useRef<HTMLHeadingElement>(null);
   const query = place.value.query;
@@ -90,6 +91,7 @@ function Table<T>({ of: r }: { of: Records<T> }): VNode {
   useEffect(() => {
     const stop = new AbortController();
     let timer = 0;
+    current.current = asked;
     grown.current = false;
     const ask = async (): Promise<void> => {
       let wait = r.every ?? 0;
@@ -103,6 +105,7 @@ function Table<T>({ of: r }: { of: Records<T> }): VNode {
           setFault("");
         } catch (e) {
           if (stop.signal.aborted) return;
+          if (e instanceof Refusal && e.status === 404) setAll(null);
           setFault(reason(e));
           wait *= 4;
         }
@@ -121,6 +124,7 @@ function Table<T>({ of: r }: { of: Records<T> }): VNode {
     setBusy(true);
     try {
       const p = page(await get<T[] | List<T>>(address(asked, { cursor: next })));
+      if (current.current !== asked) return setBusy(false); // the reader searches for something else
       grown.current = true; // a reader who went on keeps the pages
       setAll([...(all ?? []), ...p.data]);
       setMost(most + p.data.length);
@@ -213,7 +217,7 @@ export const Status = ({ is }: { is: string | undefined }): VNode => {
 };
 
 /** Deletes a record, after a question. */
-export function deletion<T>(scope: string, what: (record: T) => { noun: string; name: string; path: string; about?: string; confirm?: boolean }, remove: (path: string) => Promise<unknown>): Act<T> {
+export function deletion<T>(scope: string, what: (record: T) => { noun: string; name: string; path: string; about?: string; confirm?: boolean }): Act<T> {
   return {
     label: "Delete", scope, danger: true,
     form: (record) => {
@@ -221,7 +225,7 @@ export function deletion<T>(scope: string, what: (record: T) => { noun: string; 
       return {
         title: `Delete the ${noun} ${name}?`, about, submit: "Delete it", danger: true, confirm: confirm ? name : undefined,
         run: async () => {
-          await remove(path);
+          await call("DELETE", path);
           return { said: `The ${noun} ${name} is deleted.` };
         },
       };

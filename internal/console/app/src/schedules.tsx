@@ -57,7 +57,7 @@ export const schedules = records<Schedule>({
     }),
   },
   acts: [
-    deletion<Schedule>("sandboxes:update", (s) => ({ noun: "schedule", name: s.id, path: `${pathOf(s.sandbox)}/${encodeURIComponent(s.id)}`, about: `${s.sandbox} stays as it is.` }), (path) => call("DELETE", path)),
+    deletion<Schedule>("sandboxes:update", (s) => ({ noun: "schedule", name: s.id, path: `${pathOf(s.sandbox)}/${encodeURIComponent(s.id)}`, about: `${s.sandbox} stays as it is.` })),
   ],
   empty: "There are no schedules.",
 });

@@ -76,7 +76,7 @@ export const volumes = records<Volume>({
       }),
     },
     {
-      ...deletion<Volume>("volumes:delete", (v) => ({ noun: "volume", name: v.metadata.name, path: volumePath(v.metadata.name), about: "All files on it are lost.", confirm: true }), (path) => call("DELETE", path)),
+      ...deletion<Volume>("volumes:delete", (v) => ({ noun: "volume", name: v.metadata.name, path: volumePath(v.metadata.name), about: "All files on it are lost.", confirm: true })),
       when: (v) => !v.state.attachedTo,
     },
   ],
@@ -164,7 +164,7 @@ export const templates = records<Template>({
         },
       }),
     },
-    deletion<Template>("volumeTemplates:delete", (t) => ({ noun: "template", name: t.metadata.name, path: templatePath(t.metadata.name), about: "Its versions go with it. Volumes that were made of it stay.", confirm: true }), (path) => call("DELETE", path)),
+    deletion<Template>("volumeTemplates:delete", (t) => ({ noun: "template", name: t.metadata.name, path: templatePath(t.metadata.name), about: "Its versions go with it. Volumes that were made of it stay.", confirm: true })),
   ],
   empty: "There are no volume templates.",
 });
@@ -187,7 +187,7 @@ export function TemplateView({ name }: { name: string }): VNode {
           { name: "Files", number: true, show: (v) => bytes(v.contentSize) },
           { name: "Name for a volume", wide: true, show: (v) => <code>{name}:{v.name}</code> },
         ],
-        acts: [deletion<Version>("volumeTemplates:delete", (v) => ({ noun: "version", name: `${name}:${v.name}`, path: `${templatePath(name)}/versions/${encodeURIComponent(v.name)}`, about: "Volumes that were made of it stay." }), (path) => call("DELETE", path))],
+        acts: [deletion<Version>("volumeTemplates:delete", (v) => ({ noun: "version", name: `${name}:${v.name}`, path: `${templatePath(name)}/versions/${encodeURIComponent(v.name)}`, about: "Volumes that were made of it stay." }))],
         empty: "It has no version yet.",
       }).view()}
     </>
@@ -245,7 +245,7 @@ export const drives = records<Drive>({
     }),
   },
   acts: [
-    deletion<Drive>("volumes:delete", (d) => ({ noun: "drive", name: d.metadata.name, path: drivePath(d.metadata.name), about: "All files on it are lost.", confirm: true }), (path) => call("DELETE", path)),
+    deletion<Drive>("volumes:delete", (d) => ({ noun: "drive", name: d.metadata.name, path: drivePath(d.metadata.name), about: "All files on it are lost.", confirm: true })),
   ],
   empty: "There are no drives.",
 });
