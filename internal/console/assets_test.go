@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"bytes"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,17 +33,36 @@ func TestAssetsAreTheSource(t *testing.T) {
 	dir := t.TempDir()
 	run("npm", "run", "--silent", "check")
 	run("node", "build.mjs", dir)
-	for _, name := range []string{"app.js", "app.css", "icon.svg"} {
-		committed, err := os.ReadFile(filepath.Join("assets", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		built, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(committed, built) {
-			t.Errorf("%s has %d bytes, and a build of app makes %d others: run make console, and commit assets", name, len(committed), len(built))
+	committed, built := files(t, "assets"), files(t, dir)
+	for name := range committed {
+		if _, ok := built[name]; !ok {
+			t.Errorf("a build of app does not make %s: run make console, and commit assets", name)
 		}
 	}
+	for name, content := range built {
+		if !bytes.Equal(committed[name], content) {
+			t.Errorf("%s has %d bytes, and a build of app makes %d others: run make console, and commit assets", name, len(committed[name]), len(content))
+		}
+	}
+}
+
+// files are the contents of the files below a directory, by their paths in it.
+func files(t *testing.T, dir string) map[string][]byte {
+	t.Helper()
+	all := map[string][]byte{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		all[name], err = os.ReadFile(path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }

@@ -11,8 +11,9 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"encoding/base64"
+	"io/fs"
 	"net/http"
 	"strings"
 	"sync"
@@ -32,13 +33,13 @@ const (
 var (
 	//go:embed page.html
 	page string
-	//go:embed assets/app.js
-	script []byte
-	//go:embed assets/app.css
-	style []byte
-	//go:embed assets/icon.svg
-	icon []byte
+	// assets are what the page loads. Those in chunk are parts of the program that a view
+	// loads when it is opened. Their names have a hash, and the program has their names.
+	//go:embed assets
+	assets embed.FS
 )
+
+const scriptType = "text/javascript; charset=utf-8"
 
 // policy has the browser load the parts below, call the API, and do nothing else. No script
 // and no style is in the markup, and no script makes markup out of a text.
@@ -52,11 +53,19 @@ type part struct {
 	packed          func() ([]byte, error)
 }
 
+// newPart is a file whose address gets the hash of its content.
 func newPart(name, kind string, content []byte) part {
-	sum := sha256.Sum256(content)
-	hash := base64.RawURLEncoding.EncodeToString(sum[:9])
 	stem, suffix, _ := strings.Cut(name, ".")
-	return part{Path + "/" + stem + "." + hash + "." + suffix, kind, `"` + hash + `"`, sync.OnceValues(func() ([]byte, error) {
+	return partAt(Path+"/"+stem+"."+hashOf(content)+"."+suffix, kind, content)
+}
+
+func hashOf(content []byte) string {
+	sum := sha256.Sum256(content)
+	return base64.RawURLEncoding.EncodeToString(sum[:9])
+}
+
+func partAt(path, kind string, content []byte) part {
+	return part{path, kind, `"` + hashOf(content) + `"`, sync.OnceValues(func() ([]byte, error) {
 		var b bytes.Buffer
 		z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
 		if err != nil {
@@ -70,6 +79,15 @@ func newPart(name, kind string, content []byte) part {
 	})}
 }
 
+// read returns the content of an asset.
+func read(name string) []byte {
+	content, err := assets.ReadFile("assets/" + name)
+	if err != nil {
+		panic(err) // it is part of this program
+	}
+	return content
+}
+
 // Page serves the page and its parts, to everybody: neither has a secret.
 type Page struct {
 	text, tag string
@@ -81,16 +99,24 @@ func New() *Page {
 	p := &Page{parts: map[string]part{}}
 	var places []string
 	for place, one := range map[string]part{
-		"{{script}}": newPart("app.js", "text/javascript; charset=utf-8", script),
-		"{{style}}":  newPart("app.css", "text/css; charset=utf-8", style),
-		"{{icon}}":   newPart("icon.svg", "image/svg+xml", icon),
+		"{{script}}": newPart("app.js", scriptType, read("app.js")),
+		"{{style}}":  newPart("app.css", "text/css; charset=utf-8", read("app.css")),
+		"{{icon}}":   newPart("icon.svg", "image/svg+xml", read("icon.svg")),
 	} {
 		p.parts[one.path] = one
 		places = append(places, place, one.path)
 	}
+	chunks, err := fs.Glob(assets, "assets/chunk/*")
+	if err != nil {
+		panic(err) // the pattern is wrong
+	}
+	for _, file := range chunks {
+		name := strings.TrimPrefix(file, "assets/")
+		one := partAt(Path+"/"+name, scriptType, read(name))
+		p.parts[one.path] = one
+	}
 	p.text = strings.NewReplacer(places...).Replace(page)
-	sum := sha256.Sum256([]byte(p.text))
-	p.tag = `"` + base64.RawURLEncoding.EncodeToString(sum[:9]) + `"`
+	p.tag = `"` + hashOf([]byte(p.text)) + `"`
 	return p
 }
 
