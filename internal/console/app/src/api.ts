@@ -60,7 +60,7 @@ export interface Sandbox {
   spec: {
     enabled?: boolean;
     region?: string;
-    runtime: { image?: string; memory?: number; ports?: { target: number; name?: string; protocol?: string }[]; ttl?: string; expires?: string };
+    runtime: { image?: string; memory?: number; envs?: Variable[]; ports?: { target: number; name?: string; protocol?: string }[]; ttl?: string; expires?: string };
     volumes?: { name: string; mountPath: string }[];
     vpc?: string;
     network?: Network;
@@ -70,6 +70,13 @@ export interface Sandbox {
   lastUsedAt?: string;
   state?: string;
   status?: string;
+}
+
+/** A variable of the processes of a sandbox. Secret values come masked. */
+export interface Variable {
+  name: string;
+  value?: string;
+  valueFrom?: { fieldRef?: { fieldPath: string }; resourceFieldRef?: { resource: string }; secretKeyRef?: { name: string; key: string } };
 }
 
 /** The members that the page changes. All others go back as they came. */
@@ -200,7 +207,7 @@ async function answer<T>(request: Promise<Response>): Promise<T> {
 }
 
 /** Errors of the API are clauses: here they stand alone. */
-function sentence(text: string): string {
+export function sentence(text: string): string {
   const upper = text.charAt(0).toUpperCase() + text.slice(1);
   return /[.!?]$/.test(upper) ? upper : upper + ".";
 }
@@ -257,6 +264,25 @@ export const call = <T>(method: string, path: string, body?: unknown, signal?: A
 
 /** Makes a call whose answer has more than JSON: headers, or a body that comes bit by bit. */
 export const fetched = (method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> => withSession((s) => begun(request(s, method, path, body, signal)));
+/** Sends a request to another path of the platform with the session, which it renews once. Nothing follows a redirect: a sandbox could answer one to the API. */
+export async function reach(path: string, init: RequestInit): Promise<Response> {
+  let s = session.value;
+  for (let renewed = false; s; renewed = true) {
+    const headers = new Headers(init.headers);
+    headers.set("Authorization", "Bearer " + s.token);
+    if (s.workspace) headers.set("X-Blaxel-Workspace", s.workspace);
+    let r: Response;
+    try {
+      r = await fetch(path, { ...init, headers, redirect: "error", credentials: "omit", cache: "no-store" });
+    } catch (e) {
+      if (e instanceof DOMException && e.name === "AbortError") throw e;
+      throw new Refusal(0, "The platform does not answer.");
+    }
+    if (r.status !== 401 || !s.refresh || renewed) return r;
+    s = session.value?.token === s.token ? await renew(s) : session.value;
+  }
+  throw new Refusal(401, "Log in first.");
+}
 
 export const get = <T>(path: string, signal?: AbortSignal): Promise<T> => call<T>("GET", path, undefined, signal);
 

@@ -1,6 +1,8 @@
 // The page of a Doze platform.
 import "uplot/dist/uPlot.min.css";
+import "@xterm/xterm/css/xterm.css";
 import "./style.css";
+import "./inside.css";
 import { render } from "preact";
 import { effect, untracked } from "@preact/signals";
 import { caller, end, open, Refusal, session } from "./api";

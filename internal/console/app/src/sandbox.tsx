@@ -4,9 +4,11 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import type { ComponentChildren, VNode } from "preact";
 import { call, get, may, Refusal, type List, type Network, type Preview, type Sandbox, type SandboxEvent, type Snapshot, type Trace, type Usage } from "./api";
 import { ago, bytes, moment, plural, took, clock } from "./format";
+import { InsideView } from "./insideview";
 import { look } from "./live";
 import { Output } from "./output";
 import { stateName } from "./sandboxes";
+import { Tabs, tab } from "./tabs";
 import { depth, tiers } from "./tiers";
 import { at, Dialog, Dot, Fault, now, readOnly, reason, tell } from "./ui";
 
@@ -89,20 +91,25 @@ export function SandboxView({ name }: { name: string }): VNode {
       </div>
       {fault && <Fault>{fault}</Fault>}
       <Actions name={name} known={known} done={() => (again.current(), look())} />
-      <Depth tier={usage.tier} />
-      <Facts known={known} />
-      <div class="columns">
-        <div>
-          <Wakes traces={known.traces} usage={usage} />
-          <Addresses known={known} />
-        </div>
-        <div>
-          <Refusals name={name} sandbox={sandbox} done={() => again.current()} />
-          <Life known={known} />
-          <Snapshots name={name} known={known} done={() => again.current()} />
-        </div>
-      </div>
-      <Output name={name} />
+      <Tabs name={name} />
+      {tab() ? <InsideView name={name} sandbox={sandbox} awake={usage.tier === "awake"} /> : (
+        <>
+          <Depth tier={usage.tier} />
+          <Facts known={known} />
+          <div class="columns">
+            <div>
+              <Wakes traces={known.traces} usage={usage} />
+              <Addresses known={known} />
+            </div>
+            <div>
+              <Refusals name={name} sandbox={sandbox} done={() => again.current()} />
+              <Life known={known} />
+              <Snapshots name={name} known={known} done={() => again.current()} />
+            </div>
+          </div>
+          <Output name={name} />
+        </>
+      )}
     </>
   );
 }

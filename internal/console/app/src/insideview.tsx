@@ -1,0 +1,21 @@
+// What is inside of a sandbox, by the tab that the address names.
+import type { VNode } from "preact";
+import { may, type Sandbox } from "./api";
+import { tab } from "./tabs";
+import { TerminalView } from "./terminal";
+import { readOnly } from "./ui";
+
+interface Props {
+  name: string;
+  sandbox: Sandbox;
+  awake: boolean;
+}
+
+export function InsideView({ name, awake }: Props): VNode {
+  if (!may("sandboxes:control")) return <p class="empty card">What is inside a sandbox needs the scope sandboxes:control.</p>;
+  switch (tab()) {
+    case "terminal":
+      return readOnly.value ? <p class="empty card">A terminal changes things, and the page is read-only.</p> : <TerminalView name={name} awake={awake} />;
+  }
+  return <p class="empty card">There is no such view of a sandbox.</p>;
+}
