@@ -2,8 +2,14 @@ package e2e_test
 
 import (
 	"context"
+	"crypto/md5" //nolint:gosec // it compares
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
+	cdpbrowser "github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/page"
@@ -41,6 +47,28 @@ func (b tab) keys(text string) {
 		}
 		return none, nil
 	})
+}
+
+// ready has a view of the sandbox open, which may sleep.
+func (b tab) ready() {
+	b.t.Helper()
+	b.until("the view is there", `document.querySelector(".gate button, .inside") !== null`)
+	b.script(`document.querySelector(".gate button")?.click()`)
+	b.until("the view opens", `document.querySelector(".inside") !== null`)
+}
+
+// chooses has a user choose files, by name, in the field that a selector finds.
+func (b tab) chooses(selector string, files map[string]string) {
+	b.t.Helper()
+	dir := b.t.TempDir()
+	var names []string
+	for name, content := range files {
+		names = append(names, filepath.Join(dir, name))
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	do(b, chromedp.SetUploadFiles(selector, names))
 }
 
 // TestConsoleInside: the page shows and does what is inside a sandbox. It wakes none
@@ -85,6 +113,81 @@ func TestConsoleInside(t *testing.T) {
 		b.until("it goes on", `document.querySelector(".terminal-box[data-state=open]") !== null`)
 		b.keys("echo still-$kept\r")
 		b.until("the shell is the same", shows("still-here"))
+		b.clean()
+	})
+	t.Run("files", func(t *testing.T) {
+		sh(t, agent, `mkdir -p "/srv/d/<img src=x onerror=alert(1)>"; cd /srv/d; printf '<script>alert(1)</script>\n\033[31mred\342\200\256\n' > "$(printf 'a\342\200\256txt.<b>html')"; printf 'one\ntwo\n' > t.txt; chmod 640 t.txt; head -c 9000000 /dev/zero > zeros; ln -s /srv l`)
+		b.script(`location.hash = "#/sandboxes/web/files?path=/srv/d"`)
+		b.ready()
+		b.until("the directory is listed", `document.querySelectorAll(".rows tbody tr").length === 5`)
+		if n := b.script(`return document.querySelectorAll(".rows b, .rows img, .rows script").length`); n != "0" {
+			t.Errorf("the names made %s elements", n)
+		}
+		if row := b.script(`return [...document.querySelectorAll(".rows tr")].find((r) => r.textContent.startsWith("t.txt")).innerText.replace(/\s+/g, " ")`); !strings.HasPrefix(row, "t.txt 8 B -rw-r-----") {
+			t.Errorf("a row is %q", row)
+		}
+		b.until("a character that turns text is written out", `document.querySelector(".rows").textContent.includes("a\\u{202e}txt.<b>html")`)
+		b.usable("a directory")
+
+		b.chooses("input[type=file]", map[string]string{"small.txt": "small", "large.bin": strings.Repeat("0123456789", 900_000)})
+		b.until("both files arrived", `document.querySelectorAll(".rows tbody tr").length === 7`)
+		if got := sh(t, agent, "cd /srv/d; cat small.txt; wc -c < large.bin; md5sum < large.bin"); got != fmt.Sprintf("small9000000\n%x  -", md5.Sum([]byte(strings.Repeat("0123456789", 900_000)))) {
+			t.Errorf("the uploads are %q", got)
+		}
+		b.chooses("input[type=file]", map[string]string{"small.txt": "other"})
+		b.press("dialog button", "Replace")
+		until(t, "it is replaced", func() bool { return sh(t, agent, "cat /srv/d/small.txt") == "other" })
+
+		dir := t.TempDir()
+		do(b, func(ctx context.Context, to *chromedp.Target) (cdp.Empty, error) {
+			return cdp.Call(ctx, to, cdpbrowser.SetDownloadBehavior, cdpbrowser.SetDownloadBehaviorParams{Behavior: cdpbrowser.SetDownloadBehaviorBehaviorAllow, DownloadPath: dir})
+		})
+		b.script(`document.querySelector("[aria-label^='Download large.bin']").click()`)
+		until(t, "the download is whole", func() bool {
+			info, err := os.Stat(filepath.Join(dir, "large.bin"))
+			return err == nil && info.Size() == 9_000_000
+		})
+
+		b.press(".inside button", "New directory")
+		b.enter("#asked", "made")
+		b.until("the directory is made", `document.querySelector(".rows").textContent.includes("made/")`)
+		b.script(`document.querySelector("[aria-label='Delete made']").click()`)
+		b.press("dialog button", "Delete it")
+		b.until("it is deleted", `!document.querySelector(".rows").textContent.includes("made/")`)
+
+		b.press(".rows a", "a")
+		b.ready()
+		b.until("markup in a file is text", `document.querySelector(".editor")?.shadowRoot?.querySelector(".cm-content")?.textContent.startsWith("<script>alert(1)</script>")`)
+		b.until("nothing in it turns the text", `!document.querySelector(".editor").shadowRoot.querySelector(".cm-content").textContent.includes("\u202e")`)
+		b.script(`location.hash = "#/sandboxes/web/files?file=/srv/d/zeros"`)
+		b.ready()
+		b.until("a large file is refused", `document.querySelector(".fault")?.textContent.includes("more than 1.0 MB")`)
+		b.clean()
+	})
+	t.Run("edit", func(t *testing.T) {
+		b.script(`location.hash = "#/sandboxes/web/files?file=/srv/d/t.txt"`)
+		b.ready()
+		content := `document.querySelector(".editor:not([hidden])")?.shadowRoot?.querySelector(".cm-content")`
+		b.until("the text is shown", content+`?.innerText === "one\ntwo\n"`)
+		b.script(content + `.focus()`)
+		b.keys("zero ")
+		b.usable("the editor")
+		b.press(".inside button", "Review the changes")
+		b.until("the difference is shown", `document.querySelector(".editor").shadowRoot?.querySelector(".cm-deletedChunk")?.textContent.includes("one") && document.querySelector(".editor").shadowRoot.querySelector(".cm-changedLine")?.textContent === "zero one"`)
+		b.usable("a comparison")
+		sh(t, agent, "echo three >> /srv/d/t.txt")
+		b.press(".inside button", "Save")
+		b.until("it is not saved over another change", `document.querySelector(".fault")?.textContent.startsWith("The file changed since you opened it")`)
+		if got := sh(t, agent, "cat /srv/d/t.txt"); got != "one\ntwo\nthree" {
+			t.Errorf("after that the file is %q", got)
+		}
+		b.press(".fault button", "Open it again")
+		b.until("the new text is shown", content+`?.innerText === "one\ntwo\nthree\n"`)
+		b.script(content + `.focus()`)
+		b.keys("zero ")
+		b.press(".inside button", "Review the changes")
+		b.press(".inside button", "Save")
+		until(t, "it is saved", func() bool { return sh(t, agent, "cat /srv/d/t.txt; stat -c %a /srv/d/t.txt") == "zero one\ntwo\nthree\n640" })
 		b.clean()
 	})
 }

@@ -173,7 +173,12 @@ const raw: RequestInit = { headers: { Accept: "application/octet-stream" } };
 
 /** The bytes of a file of a size that the page opens. */
 export async function content(name: string, path: string, signal?: AbortSignal): Promise<Uint8Array> {
-  const parts = await take(await send(name, fileAt(path), { ...raw, signal }), textMax, "The file");
+  const r = await send(name, fileAt(path), { ...raw, signal });
+  if (!r.headers.has("Content-Disposition")) {
+    await r.body?.cancel();
+    throw new Refusal(400, "This is a directory.", 0, "directory"); // only files have one
+  }
+  const parts = await take(r, textMax, "The file");
   return new Uint8Array(await new Blob(parts).arrayBuffer());
 }
 

@@ -1,6 +1,7 @@
 // What is inside of a sandbox, by the tab that the address names.
 import type { VNode } from "preact";
 import { may, type Sandbox } from "./api";
+import { FilesView } from "./files";
 import { tab } from "./tabs";
 import { TerminalView } from "./terminal";
 import { readOnly } from "./ui";
@@ -14,6 +15,8 @@ interface Props {
 export function InsideView({ name, awake }: Props): VNode {
   if (!may("sandboxes:control")) return <p class="empty card">What is inside a sandbox needs the scope sandboxes:control.</p>;
   switch (tab()) {
+    case "files":
+      return <FilesView name={name} awake={awake} />;
     case "terminal":
       return readOnly.value ? <p class="empty card">A terminal changes things, and the page is read-only.</p> : <TerminalView name={name} awake={awake} />;
   }

@@ -156,7 +156,7 @@ function Depth({ tier }: { tier: string }): VNode | null {
 }
 
 /** Makes a call that changes something, and tells what came of it. */
-async function carryOut(said: string, method: string, path: string, body?: unknown): Promise<boolean> {
+export async function carryOut(said: string, method: string, path: string, body?: unknown): Promise<boolean> {
   try {
     await call(method, path, body);
     tell(said);
@@ -253,7 +253,7 @@ interface AskProps {
   run: (text: string) => Promise<boolean>;
 }
 
-function Ask(p: AskProps): VNode {
+export function Ask(p: AskProps): VNode {
   const [text, setText] = useState("");
   const [busy, setBusy] = useState(false);
   const wrong = p.must !== undefined ? text !== p.must : !p.optional && text.trim() === "";

@@ -11,6 +11,7 @@ interface Tab {
 
 const all: readonly Tab[] = [
   { path: "", name: "Sleep and life", scope: "sandboxes:get" },
+  { path: "files", name: "Files", scope: "sandboxes:control" },
   { path: "terminal", name: "Terminal", scope: "sandboxes:control" },
 ];
 
