@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	cdpbrowser "github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/cdp"
@@ -168,7 +169,8 @@ func TestConsoleInside(t *testing.T) {
 		b.script(`location.hash = "#/sandboxes/web/files?file=/srv/d/t.txt"`)
 		b.ready()
 		content := `document.querySelector(".editor:not([hidden])")?.shadowRoot?.querySelector(".cm-content")`
-		b.until("the text is shown", content+`?.innerText === "one\ntwo\n"`)
+		lines := `[...(` + content + `?.querySelectorAll(".cm-line") ?? [])].map((l) => l.textContent).join("|")`
+		b.until("the text is shown", lines+` === "one|two|"`)
 		b.script(content + `.focus()`)
 		b.keys("zero ")
 		b.usable("the editor")
@@ -182,12 +184,51 @@ func TestConsoleInside(t *testing.T) {
 			t.Errorf("after that the file is %q", got)
 		}
 		b.press(".fault button", "Open it again")
-		b.until("the new text is shown", content+`?.innerText === "one\ntwo\nthree\n"`)
+		b.until("the new text is shown", lines+` === "one|two|three|"`)
 		b.script(content + `.focus()`)
 		b.keys("zero ")
 		b.press(".inside button", "Review the changes")
 		b.press(".inside button", "Save")
 		until(t, "it is saved", func() bool { return sh(t, agent, "cat /srv/d/t.txt; stat -c %a /srv/d/t.txt") == "zero one\ntwo\nthree\n640" })
+		b.clean()
+	})
+	t.Run("processes", func(t *testing.T) {
+		b.script(`location.hash = "#/sandboxes/web/processes"`)
+		b.ready()
+		b.press(".inside button", "Start a command")
+		b.until("a dialog asks", `document.activeElement.id === "command"`)
+		b.usable("a dialog")
+		b.script(`document.querySelector("#as").focus()`)
+		b.keys("ticks")
+		b.enter("#command", `printf '<b>out</b>\\033[31mred\\033]0;x\\007\\n'; echo wrong >&2; i=0; while sleep 0.3; do i=$((i+1)); echo tick-$i; done`)
+		b.until("its output comes as it is written", `[...document.querySelectorAll(".followed .lines li")].some((l) => l.textContent === "stdouttick-3")`)
+		b.until("both streams are told apart, as text", `[...document.querySelectorAll(".followed .lines li")].map((l) => l.textContent).join("|").includes("stdout<b>out</b>red|") && document.querySelector(".followed .bad").textContent === "stderrwrong"`)
+		b.until("it is in the list", `document.querySelector(".rows tbody tr th bdi").textContent === "ticks" && document.querySelector(".rows tbody td").textContent === "running"`)
+		b.usable("processes")
+		b.press(".followed button", "Pause")
+		stopped := b.script(`return document.querySelectorAll(".followed li").length`)
+		time.Sleep(700 * time.Millisecond)
+		if n := b.script(`return document.querySelectorAll(".followed li").length`); n != stopped {
+			t.Errorf("a pause has %s lines, then %s", stopped, n)
+		}
+		b.press(".followed button", "Follow")
+		b.until("it goes on", `document.querySelectorAll(".followed li").length > `+stopped)
+		b.script(`document.querySelector("[aria-label^='Stop ticks']").click()`)
+		b.until("it stops", `document.querySelector(".followed [role=status]").textContent.startsWith("The process ended") && document.querySelector(".rows tbody td").textContent.startsWith("stopped")`)
+		if got := sh(t, agent, "pgrep -c -f tick-; true"); got != "0" && got != "1" { // the shell that asks may be one
+			t.Errorf("after that %s run", got)
+		}
+		b.clean()
+	})
+	t.Run("an open list lets it sleep", func(t *testing.T) {
+		awaitTier(t, p, "web", "disk")
+		stays(t, p, "web", "disk", 5*time.Second)
+		b.until("the page says what wakes it", `[...document.querySelectorAll(".inside button")].some((e) => e.textContent === "Refresh (wakes it)")`)
+		b.script(`window.minute = 1000`)
+		b.press(".inside button", "Start a command")
+		b.enter("#command", "sleep 2000")
+		b.until("an idle stream lets go", `document.querySelector(".followed [role=status]")?.textContent.startsWith("It wrote nothing for a minute")`)
+		awaitTier(t, p, "web", "disk")
 		b.clean()
 	})
 }

@@ -2,13 +2,14 @@
 import type { VNode } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { may } from "./api";
+import { Confirm } from "./confirm";
 import { ago, bytes, moment, plural } from "./format";
 import { Gate, says } from "./gate";
 import { directory, downloadMax, makeDirectory, remove, type Directory, type Entry } from "./inside";
 import { Ask } from "./sandbox";
 import { TextFile } from "./textfile";
 import { receive, sendAll, Transfers } from "./transfers";
-import { at, Dialog, Fault, now, place, readOnly, reason, tell } from "./ui";
+import { at, Fault, now, place, readOnly, reason, tell } from "./ui";
 import { visible } from "./visible";
 
 interface Props {
@@ -179,34 +180,5 @@ function Listing({ name, path, awake }: Props & { path: string }): VNode {
           run={() => (send(asked.files), Promise.resolve(true))} />
       )}
     </section>
-  );
-}
-
-interface ConfirmProps {
-  title: string;
-  about: string;
-  submit: string;
-  close: () => void;
-  run: () => Promise<boolean>;
-}
-
-export function Confirm(p: ConfirmProps): VNode {
-  const [busy, setBusy] = useState(false);
-  const submit = async (e: Event): Promise<void> => {
-    e.preventDefault();
-    setBusy(true);
-    if (await p.run()) p.close();
-    else setBusy(false);
-  };
-  return (
-    <Dialog title={p.title} close={p.close}>
-      <form onSubmit={submit}>
-        <p class="quiet">{p.about}</p>
-        <div class="buttons">
-          <button type="button" onClick={p.close}>Cancel</button>
-          <button type="submit" class="danger" disabled={busy}>{busy ? "Wait…" : p.submit}</button>
-        </div>
-      </form>
-    </Dialog>
   );
 }

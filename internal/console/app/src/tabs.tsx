@@ -12,7 +12,10 @@ interface Tab {
 const all: readonly Tab[] = [
   { path: "", name: "Sleep and life", scope: "sandboxes:get" },
   { path: "files", name: "Files", scope: "sandboxes:control" },
+  { path: "processes", name: "Processes", scope: "sandboxes:control" },
   { path: "terminal", name: "Terminal", scope: "sandboxes:control" },
+  { path: "ports", name: "Ports and previews", scope: "sandboxes:get" },
+  { path: "environment", name: "Environment", scope: "sandboxes:get" },
 ];
 
 /** The tab that the address names. */
