@@ -16,6 +16,8 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/dozehq/doze"
 )
 
 // minute has an idle minute of the page be as long as the test says.
@@ -82,7 +84,10 @@ func TestConsoleInside(t *testing.T) {
 		return cdp.Call(ctx, to, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: minute})
 	})
 	p, c := start(t, "--pause-after", "1s", "--save-after", "200ms", "--disk-after", "1s", "--swap", "off")
-	_, agent := create(t, c, named("web", 512))
+	web := named("web", 512)
+	web.Spec.Runtime.Ports = []doze.Port{{Target: 3000}}
+	web.Spec.Runtime.Envs = []doze.Env{{Name: "COLOUR", Value: new("<i>blue</i>")}, {Name: "TOKEN", Value: new("hunter2"), Secret: true}}
+	_, agent := create(t, c, web)
 	sh(t, agent, "true")
 	awaitTier(t, p, "web", "disk")
 	b.open(p.Address + "/#/sandboxes/web/terminal")
@@ -189,7 +194,9 @@ func TestConsoleInside(t *testing.T) {
 		b.keys("zero ")
 		b.press(".inside button", "Review the changes")
 		b.press(".inside button", "Save")
-		until(t, "it is saved", func() bool { return sh(t, agent, "cat /srv/d/t.txt; stat -c %a /srv/d/t.txt") == "zero one\ntwo\nthree\n640" })
+		until(t, "it is saved", func() bool {
+			return sh(t, agent, "cat /srv/d/t.txt; stat -c %a /srv/d/t.txt") == "zero one\ntwo\nthree\n640"
+		})
 		b.clean()
 	})
 	t.Run("processes", func(t *testing.T) {
@@ -200,7 +207,7 @@ func TestConsoleInside(t *testing.T) {
 		b.usable("a dialog")
 		b.script(`document.querySelector("#as").focus()`)
 		b.keys("ticks")
-		b.enter("#command", `printf '<b>out</b>\\033[31mred\\033]0;x\\007\\n'; echo wrong >&2; i=0; while sleep 0.3; do i=$((i+1)); echo tick-$i; done`)
+		b.enter("#command", `printf '<b>out</b>\033[31mred\033]0;x\007\n'; echo wrong >&2; i=0; while sleep 0.3; do i=$((i+1)); echo tick-$i; done`)
 		b.until("its output comes as it is written", `[...document.querySelectorAll(".followed .lines li")].some((l) => l.textContent === "stdouttick-3")`)
 		b.until("both streams are told apart, as text", `[...document.querySelectorAll(".followed .lines li")].map((l) => l.textContent).join("|").includes("stdout<b>out</b>red|") && document.querySelector(".followed .bad").textContent === "stderrwrong"`)
 		b.until("it is in the list", `document.querySelector(".rows tbody tr th bdi").textContent === "ticks" && document.querySelector(".rows tbody td").textContent === "running"`)
@@ -229,6 +236,37 @@ func TestConsoleInside(t *testing.T) {
 		b.enter("#command", "sleep 2000")
 		b.until("an idle stream lets go", `document.querySelector(".followed [role=status]")?.textContent.startsWith("It wrote nothing for a minute")`)
 		awaitTier(t, p, "web", "disk")
+		b.clean()
+	})
+	t.Run("what the platform answers wakes nothing", func(t *testing.T) {
+		b.script(`location.hash = "#/sandboxes/web/log?search=TICK-2&process=ticks"`)
+		b.until("a search finds a line", `[...document.querySelectorAll(".inside .lines code")].map((e) => e.textContent).join() === "tick-2"`)
+		b.usable("the log")
+		b.script(`location.hash = "#/sandboxes/web/environment"`)
+		b.until("the variables are shown, but for secrets", `document.querySelector(".rows tbody").innerText.replace(/\s+/g, " ").trim() === "COLOUR <i>blue</i> TOKEN secret"`)
+		b.until("nothing is mounted", `document.querySelector("[aria-labelledby=mounted] .empty") !== null`)
+		b.usable("the environment")
+		b.script(`location.hash = "#/sandboxes/web/ports"`)
+		b.press(".inside button", "Preview")
+		b.enter("#preview-name", "site")
+		b.until("the preview is there", `document.querySelector("[aria-labelledby=previews] li")?.textContent.startsWith("site port 3000, private")`)
+		b.usable("ports and previews")
+		b.script(`document.querySelector("[aria-label='Delete the preview site']").click()`)
+		b.press("dialog button", "Delete it")
+		b.until("the preview is deleted", `document.querySelector("[aria-labelledby=previews] li") === null`)
+		if tier, err := p.TierOf(t.Context(), "web"); err != nil || tier != "disk" {
+			t.Errorf("after that it is %s, %v", tier, err)
+		}
+		b.clean()
+	})
+	t.Run("read-only", func(*testing.T) {
+		b.press(".who", "A")
+		b.press(".sheet button", "Read-only")
+		for _, view := range []string{"terminal", "files", "processes", "ports"} {
+			b.script(`location.hash = "#/sandboxes/web/` + view + `"`)
+			b.until(view+" is shown", `document.querySelector(".tabs [aria-current]").getAttribute("href").endsWith("/`+view+`")`)
+			b.until(view+" offers nothing", `document.querySelector(".gate p, .empty") !== null && document.querySelector("main .primary, main .danger") === null`)
+		}
 		b.clean()
 	})
 }

@@ -76,6 +76,7 @@ export interface Sandbox {
 export interface Variable {
   name: string;
   value?: string;
+  secret?: boolean;
   valueFrom?: { fieldRef?: { fieldPath: string }; resourceFieldRef?: { resource: string }; secretKeyRef?: { name: string; key: string } };
 }
 

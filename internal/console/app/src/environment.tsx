@@ -7,14 +7,17 @@ import { mounts, type Mount } from "./inside";
 import { Fault, reason } from "./ui";
 import { visible } from "./visible";
 
+/** What stands for the value of a secret variable in answers. */
+const masked = "********";
+
 /** Where a variable has its value from, or its value. */
 function source(v: Variable): VNode {
   const from = v.valueFrom;
   if (from?.secretKeyRef) return <span class="quiet">the key {from.secretKeyRef.key} of the secret {from.secretKeyRef.name}</span>;
   if (from?.fieldRef) return <span class="quiet">the field {from.fieldRef.fieldPath}</span>;
   if (from?.resourceFieldRef) return <span class="quiet">the amount {from.resourceFieldRef.resource}</span>;
+  if (v.secret || v.value === masked) return <span class="quiet">secret</span>;
   if (v.value === undefined) return <span class="quiet">no value</span>;
-  if (v.value === "********") return <span class="quiet">secret</span>;
   return <code>{visible(v.value)}</code>;
 }
 

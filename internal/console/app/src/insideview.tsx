@@ -3,6 +3,7 @@ import type { VNode } from "preact";
 import { may, type Sandbox } from "./api";
 import { EnvironmentView } from "./environment";
 import { FilesView } from "./files";
+import { LogsView } from "./logs";
 import { PortsView } from "./ports";
 import { ProcessesView } from "./processes";
 import { tab } from "./tabs";
@@ -17,6 +18,8 @@ interface Props {
 
 export function InsideView({ name, sandbox, awake }: Props): VNode {
   switch (tab()) {
+    case "log":
+      return <LogsView name={name} />;
     case "ports":
       return <PortsView name={name} sandbox={sandbox} awake={awake} />;
     case "environment":

@@ -4,8 +4,9 @@ import type { VNode } from "preact";
 import { get } from "./api";
 import { clock, moment } from "./format";
 import { Fault, reason } from "./ui";
+import { printed } from "./visible";
 
-interface LogLine {
+export interface LogLine {
   timestamp: string;
   message: string;
   severity: string;
@@ -71,7 +72,7 @@ export function Output({ name }: { name: string }): VNode {
             <li key={i} class={l.severity === "ERROR" ? "bad" : ""}>
               <time dateTime={l.timestamp} title={moment(l.timestamp)}>{clock(l.timestamp)}</time>
               <span class="quiet">{l.process}</span>
-              <code>{l.message}</code>
+              <code>{printed(l.message)}</code>
             </li>
           ))}
         </ol>

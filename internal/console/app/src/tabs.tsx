@@ -14,6 +14,7 @@ const all: readonly Tab[] = [
   { path: "files", name: "Files", scope: "sandboxes:control" },
   { path: "processes", name: "Processes", scope: "sandboxes:control" },
   { path: "terminal", name: "Terminal", scope: "sandboxes:control" },
+  { path: "log", name: "Log", scope: "sandboxes:get" },
   { path: "ports", name: "Ports and previews", scope: "sandboxes:get" },
   { path: "environment", name: "Environment", scope: "sandboxes:get" },
 ];
