@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"strconv"
@@ -296,4 +298,90 @@ func TestOpenForLong(t *testing.T) {
 	if refused := b.script(`return refused.join("\n")`); refused != "" {
 		t.Errorf("the page met %s", refused)
 	}
+}
+
+// TestHostileSandbox: a program in a sandbox that answers in the place of the agent leads
+// the page nowhere, and its answers make no markup.
+func TestHostileSandbox(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("SKIPPED: it starts a browser, in short mode")
+	}
+	const image = `<img src=x onerror="document.title = 1">`
+	node := map[string]any{"type": "img", "props": map[string]string{"src": "x"}, "constructor": nil}
+	b := browse(t)
+	address, led := hostile(t, map[string]http.HandlerFunc{
+		"GET /run/main/sandboxes/web/process": func(w http.ResponseWriter, _ *http.Request) {
+			answers(w, http.StatusOK, []any{map[string]any{"pid": "7", "name": image, "command": node, "status": "running", "startedAt": node, "exitCode": node}, nil, 3})
+		},
+		"DELETE /run/main/sandboxes/web/process/7/kill": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/v0/sandboxes/other", http.StatusTemporaryRedirect)
+		},
+		"GET /run/main/sandboxes/web/filesystem/": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/v0/sandboxes/other", http.StatusFound)
+		},
+		"GET /run/main/sandboxes/web/filesystem/large": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Disposition", "attachment")
+			for block := make([]byte, 1<<20); ; {
+				if _, err := w.Write(block); err != nil {
+					return // the page reads no more
+				}
+			}
+		},
+	})
+	do(b, chromedp.Navigate(address+"/#/sandboxes/web/processes"))
+	do(b, chromedp.SendKeys("#key", "k\r"))
+	b.until("the name of a process is text", `document.querySelector(".rows th bdi")?.textContent === '`+image+`'`)
+	b.script(`document.querySelector("[aria-label^=Kill]").click()`)
+	b.until("a kill fails", `document.querySelector(".notice.bad") !== null`)
+	b.script(`location.hash = "#/sandboxes/web/files"`)
+	b.until("a listing fails", `document.querySelector(".inside .fault") !== null`)
+	b.script(`location.hash = "#/sandboxes/web/files?file=large"`)
+	b.until("an endless file is not read", `document.querySelector(".inside .fault")?.textContent.includes("more than 1.0 MB") ?? false`)
+	if n := led.Load(); n != 0 {
+		t.Errorf("it led the page to the API %d times", n)
+	}
+	if n := b.script(`return document.querySelectorAll("main img").length`); n != "0" {
+		t.Errorf("its answers made %s pictures", n)
+	}
+	if refused := b.script(`return refused.join("\n")`); refused != "" {
+		t.Errorf("the page met %s", refused)
+	}
+}
+
+// hostile is a platform with the sandbox web, which is awake and answers as it likes. It
+// counts what comes for the sandbox other.
+func hostile(t *testing.T, sandbox map[string]http.HandlerFunc) (address string, led *atomic.Int64) {
+	t.Helper()
+	api := http.NewServeMux()
+	led = &atomic.Int64{}
+	api.HandleFunc("/v0/sandboxes/other", func(w http.ResponseWriter, _ *http.Request) {
+		led.Add(1)
+		answers(w, http.StatusOK, map[string]any{"files": []any{}, "subdirectories": []any{}})
+	})
+	api.HandleFunc("GET /v0/sandboxes/web", func(w http.ResponseWriter, _ *http.Request) {
+		s := doze.Sandbox{Metadata: doze.Metadata{Name: "web"}}
+		s.Status = "DEPLOYED"
+		answers(w, http.StatusOK, s)
+	})
+	api.HandleFunc("GET /v0/sandboxes/web/usage", func(w http.ResponseWriter, _ *http.Request) {
+		var u doze.SandboxUsage
+		u.Name, u.Tier, u.Status = "web", "awake", "DEPLOYED"
+		answers(w, http.StatusOK, u)
+	})
+	for _, list := range []string{"traces", "snapshots", "previews"} {
+		api.HandleFunc("GET /v0/sandboxes/web/"+list, func(w http.ResponseWriter, _ *http.Request) { answers(w, http.StatusOK, []any{}) })
+	}
+	for pattern, h := range sandbox {
+		api.HandleFunc(pattern, h)
+	}
+	rest, _ := platform(t, 1)
+	to, err := url.Parse(rest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	api.Handle("/", httputil.NewSingleHostReverseProxy(to))
+	s := httptest.NewServer(api)
+	t.Cleanup(s.Close)
+	return s.URL, led
 }

@@ -39,6 +39,7 @@ export function Gate({ name, what, awake, children }: GateProps): VNode {
     try {
       await call("POST", path + "/wake");
       setOpen(true);
+      document.getElementById("main")?.focus({ preventScroll: true }); // the button is gone
       look();
     } catch (e) {
       setFault(reason(e));
