@@ -53,16 +53,12 @@ export function Crumbs({ name, path }: { name: string; path: string }): VNode {
   );
 }
 
-const kinds: readonly [bit: number, letter: string, name: string][] = [
-  [27, "l", "link"], [25, "p", "pipe"], [24, "s", "socket"], [26, "b", "device"],
-];
-
-/** What a mode says, as ls does. The bits above the ninth are those of Go. */
-function modeOf(octal: string): { text: string; kind: string } {
+/** What the permission bits say, as ls does. Those above the ninth are named in octal. */
+function modeOf(octal: string): string {
   const n = parseInt(octal, 8);
-  if (!Number.isFinite(n)) return { text: "", kind: "" };
-  const [, letter = "-", kind = ""] = kinds.find(([bit]) => Math.floor(n / 2 ** bit) % 2 === 1) ?? [];
-  return { text: letter + [6, 3, 0].map((shift) => "rwx".replace(/./g, (c, i: number) => ((n >> (shift + 2 - i)) & 1 ? c : "-"))).join(""), kind };
+  if (!Number.isFinite(n)) return "";
+  const letters = [6, 3, 0].map((shift) => "rwx".replace(/./g, (c, i: number) => ((n >> (shift + 2 - i)) & 1 ? c : "-"))).join("");
+  return n > 0o777 ? `${letters} ${n.toString(8)}` : letters;
 }
 
 const rowsOf = 300;
@@ -143,21 +139,18 @@ function Listing({ name, path, awake }: Props & { path: string }): VNode {
           <table class="rows">
             <thead><tr><th scope="col">Name</th><th scope="col" class="number">Size</th><th scope="col" class="wide-only">Mode</th><th scope="col" class="wide-only">Changed</th><th scope="col"><span class="unseen">Actions</span></th></tr></thead>
             <tbody>
-              {fits.slice(0, most).map((e) => {
-                const mode = modeOf(e.mode);
-                return (
-                  <tr key={e.path}>
-                    <th scope="row"><a href={addressOf(name, e.directory ? "path" : "file", e.path)}><bdi>{visible(e.name)}</bdi>{e.directory && "/"}</a>{mode.kind && <span class="quiet"> {mode.kind}</span>}</th>
-                    <td class="number">{e.directory ? "" : bytes(e.size)}</td>
-                    <td class="wide-only"><code>{e.directory ? "" : mode.text}</code></td>
-                    <td class="wide-only quiet">{!Number.isNaN(e.changed) && <time dateTime={new Date(e.changed).toISOString()}>{moment(e.changed)}</time>}</td>
-                    <td class="acts">
-                      {!e.directory && <button type="button" class="small" aria-label={says(`Download ${visible(e.name)}`, awake)} onClick={() => save(e)}>Download</button>}
-                      {writes && <button type="button" class="small danger" aria-label={`Delete ${visible(e.name)}`} onClick={() => setAsked({ what: "delete", entry: e })}>Delete</button>}
-                    </td>
-                  </tr>
-                );
-              })}
+              {fits.slice(0, most).map((e) => (
+                <tr key={e.path}>
+                  <th scope="row"><a href={addressOf(name, e.directory ? "path" : "file", e.path)}><bdi>{visible(e.name)}</bdi>{e.directory && "/"}</a></th>
+                  <td class="number">{e.directory ? "" : bytes(e.size)}</td>
+                  <td class="wide-only"><code>{e.directory ? "" : modeOf(e.mode)}</code></td>
+                  <td class="wide-only quiet">{!Number.isNaN(e.changed) && <time dateTime={new Date(e.changed).toISOString()}>{moment(e.changed)}</time>}</td>
+                  <td class="acts">
+                    {!e.directory && <button type="button" class="small" aria-label={says(`Download ${visible(e.name)}`, awake)} onClick={() => save(e)}>Download</button>}
+                    {writes && <button type="button" class="small danger" aria-label={`Delete ${visible(e.name)}`} onClick={() => setAsked({ what: "delete", entry: e })}>Delete</button>}
+                  </td>
+                </tr>
+              ))}
             </tbody>
           </table>
         </div>
