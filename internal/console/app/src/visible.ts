@@ -2,10 +2,8 @@
 // character in them moves, hides or turns what is beside it.
 
 // What a terminal obeys: commands that begin with CSI or OSC, and those of two characters.
-// eslint-disable-next-line no-control-regex
 const commands = /\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]/g;
 // Control characters, those without a width, and those that change the direction of text.
-// eslint-disable-next-line no-control-regex
 const unseen = /[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 
 const code = (c: string): string => `\\u{${c.charCodeAt(0).toString(16)}}`;
