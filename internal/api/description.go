@@ -107,7 +107,7 @@ var groups = []group{
 	groupOf("Sandboxes", "create, change, end, sleep and wake them", "/sandboxes"),
 	groupOf("Archives", "the files of a sandbox, without its machine", "/sandboxes/{name}/archive", "/sandboxes/{name}/unarchive"),
 	groupOf("Logs and usage", "what happens in sandboxes, and what they take",
-		"/observability", "/usage", "/sandboxes/{name}/usage", "/sandboxes/{name}/traces"),
+		"/observability", "/usage", "/feed", "/sandboxes/{name}/usage", "/sandboxes/{name}/traces"),
 	groupOf("Previews", "ports of sandboxes, open to the world", "/sandboxes/{name}/previews"),
 	groupOf("Custom domains", "domains of a workspace, for its previews", "/customdomains"),
 	groupOf("Schedules", "processes that start at times",
@@ -287,6 +287,8 @@ func (rt *Route) responses(schemas *openapi.Schemas) map[string]openapi.Response
 	switch {
 	case rt.gives == TarType:
 		all["200"] = openapi.Response{Description: "an archive", Content: map[string]openapi.Media{rt.gives: {Schema: &openapi.Schema{}}}}
+	case rt.gives == EventsType:
+		all["200"] = openapi.Response{Description: "server-sent events, the data of each of which is this", Content: map[string]openapi.Media{rt.gives: {Schema: schemas.Of(rt.out, openapi.Answer)}}}
 	case rt.gives != "":
 		all["200"] = openapi.Response{Description: "a stream of lines, each of which is this", Content: map[string]openapi.Media{rt.gives: {Schema: schemas.Of(rt.out, openapi.Answer)}}}
 	case rt.out == nil:

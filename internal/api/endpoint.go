@@ -13,6 +13,7 @@ const (
 	TarType    = "application/x-tar"
 	ZipType    = "application/zip"
 	NDJSONType = "application/x-ndjson" // lines of JSON
+	EventsType = "text/event-stream"    // server-sent events
 )
 
 // A Route is one way into the API.
@@ -35,7 +36,7 @@ type shape struct {
 	params  []string     // in a body that may be a form
 	query   []string     // names in the table of parameters
 	headers []string     // that an answer may have
-	gives   string       // media type of an answer that is a stream: a tar, or lines, each of which is an out
+	gives   string       // media type of an answer that is a stream: a tar, or lines or events, each of which is an out
 	reveals bool         // a good answer has a credential in it
 	gathers bool         // it reports what is wrong with the query, Mistakes, with all else
 	about   string       // what its summary and its types do not say: sentences, or nothing
@@ -213,6 +214,13 @@ func Stream[Line, T any](fn func(T, http.ResponseWriter, *http.Request) error) E
 			}
 		})
 	}}
+}
+
+// Events is Stream for server-sent events, the data of each of which is a Message.
+func Events[Message, T any](fn func(T, http.ResponseWriter, *http.Request) error) Endpoint[T] {
+	e := Stream[Message](fn)
+	e.gives = EventsType
+	return e
 }
 
 // Download lifts a method that sends a tar. It returns an error as long as nothing is

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -38,8 +39,20 @@ func (s *Server) listUsage(ctx context.Context, r *http.Request) (api.List[doze.
 }
 
 // consumption asks the node once about sandboxes, and returns what shows one of them.
-// A sandbox that the node does not have, such as one that ended, takes nothing.
 func (s *Server) consumption(ctx context.Context, all ...store.Sandbox) (func(store.Sandbox) doze.SandboxUsage, error) {
+	shown, err := measured(ctx, s, all...)
+	if err != nil {
+		return nil, err
+	}
+	return func(sb store.Sandbox) doze.SandboxUsage {
+		seen, u := shown(sb)
+		return doze.SandboxUsage{Name: seen.Metadata.Name, Status: seen.Status, State: seen.State, Usage: u}
+	}, nil
+}
+
+// measured asks the node once about sandboxes, and returns what shows one of them and what
+// it takes. A sandbox that the node does not have, such as one that ended, takes nothing.
+func measured(ctx context.Context, s *Server, all ...store.Sandbox) (func(store.Sandbox) (doze.Sandbox, doze.Usage), error) {
 	uids := make([]string, len(all))
 	for i, sb := range all {
 		uids[i] = sb.Machine
@@ -53,13 +66,51 @@ func (s *Server) consumption(ctx context.Context, all ...store.Sandbox) (func(st
 		return nil, err
 	}
 	now := doze.Time{Time: time.Now()}
-	return func(sb store.Sandbox) doze.SandboxUsage {
-		seen := s.bare(sb, by)
-		u := doze.SandboxUsage{Name: sb.Metadata.Name, Status: seen.Status, State: seen.State, Usage: doze.Usage{MeasuredAt: now, CountedSince: now}}
-		if is, ok := used[sb.Machine]; ok {
-			u.Usage = is
+	return func(sb store.Sandbox) (doze.Sandbox, doze.Usage) {
+		u, ok := used[sb.Machine]
+		if !ok {
+			u = doze.Usage{MeasuredAt: now, CountedSince: now}
 		}
 		u.Memory.LimitBytes, u.Processor.Limit = sb.Spec.Runtime.Memory.Bytes(), sb.Spec.Runtime.Memory.CPUs()
-		return u
+		return s.bare(sb, by), u
 	}, nil
+}
+
+// Survey calls each with all sandboxes of a workspace, in pages, the newest first. It wakes
+// none of them, and writes nothing.
+func Survey(ctx context.Context, s *Server, workspace string, each func([]doze.FeedSandbox) error) error {
+	q := listing.Query{Workspace: workspace, Sort: listing.NewestFirst, Limit: api.LimitMax}
+	for {
+		page, err := s.Store.List(ctx, q, time.Now())
+		if err != nil {
+			return err
+		}
+		shown, err := measured(ctx, s, page.Records...)
+		if err != nil {
+			return err
+		}
+		all := make([]doze.FeedSandbox, len(page.Records))
+		for i, sb := range page.Records {
+			all[i] = feedSandbox(sb, shown)
+		}
+		if err := each(all); err != nil {
+			return err
+		}
+		if q.Cursor = page.Next; q.Cursor == "" {
+			return nil
+		}
+	}
+}
+
+func feedSandbox(sb store.Sandbox, shown func(store.Sandbox) (doze.Sandbox, doze.Usage)) doze.FeedSandbox {
+	seen, u := shown(sb)
+	if u.Tier == "" { // nothing is counted: its moment must not differ from look to look
+		u.CountedSince = seen.Metadata.CreatedAt
+	}
+	return doze.FeedSandbox{
+		Name: seen.Metadata.Name, Status: seen.Status, State: seen.State, Version: fmt.Sprintf("%d.%d", sb.Revision, sb.Seq),
+		Labels: seen.Metadata.Labels, Image: seen.Spec.Runtime.Image, CreatedAt: seen.Metadata.CreatedAt, LastUsedAt: seen.LastUsedAt,
+		CountedSince: u.CountedSince, Tier: u.Tier, Memory: u.Memory, Processor: u.Processor, Disk: u.Disk, Network: u.Network,
+		Wakes: u.Wakes, Sleeps: u.Sleeps, LastWake: u.LastWake,
+	}
 }

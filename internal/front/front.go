@@ -31,7 +31,7 @@ const drainTime = 10 * time.Second
 type Options struct {
 	Listeners *Listeners
 	Limits    ingress.Limits
-	Handler   http.Handler // behind the address of the API and the edge
+	Handler   Handler      // behind the address of the API and the edge
 	Previews  http.Handler // behind the address of previews by path
 
 	Listen     string // as the operator gave it; for a warning
@@ -41,6 +41,13 @@ type Options struct {
 
 	Cert, Key string     // PEM files of a certificate; empty is none
 	Authority *Authority // that gives certificates for other names; nil is none
+}
+
+// A Handler knows which of its answers have no end.
+type Handler interface {
+	http.Handler
+	// Lasts reports whether an answer ends with this process only: see [Mux.Lasts].
+	Lasts(r *http.Request) bool
 }
 
 // Front serves callers. It is made by Open, and its services run it.
@@ -67,21 +74,22 @@ func Open(o Options) (_ *Front, err error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	f.server = f.newServer(o.Handler, secure)
+	f.server = f.newServer(f.requests.over(o.Handler, o.Handler.Lasts), secure)
+	f.server.RegisterOnShutdown(f.requests.endLasting)
 	if f.listeners.previews != nil {
-		f.previews = f.newServer(o.Previews, secure.Clone())
+		f.previews = f.newServer(f.requests.over(o.Previews, func(*http.Request) bool { return false }), secure.Clone())
 	}
 	return f, nil
 }
 
-// newServer returns a server whose requests are counted, and bounded.
+// newServer returns a server whose requests are bounded.
 func (f *Front) newServer(handler http.Handler, secure *tls.Config) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	protocols.SetHTTP2(secure != nil)
 	server := &http.Server{ //nolint:gosec // G112: Configure bounds the time for a header
-		Handler: f.requests.over(handler), TLSConfig: secure, Protocols: &protocols,
+		Handler: handler, TLSConfig: secure, Protocols: &protocols,
 		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
 	}
 	f.ingress.Configure(server)

@@ -9,25 +9,47 @@ import (
 
 // inflight counts the requests that are under way, upgraded connections included.
 type inflight struct {
-	ended chan struct{} // has room for one: tells wait that a request ended
+	ended   chan struct{} // has room for one: tells wait that a request ended
+	leaving chan struct{} // closed when answers without an end have to end
 
 	mu    sync.Mutex
 	began map[*http.Request]time.Time // guarded by mu
 }
 
 func newInflight() *inflight {
-	return &inflight{ended: make(chan struct{}, 1), began: map[*http.Request]time.Time{}}
+	return &inflight{ended: make(chan struct{}, 1), leaving: make(chan struct{}), began: map[*http.Request]time.Time{}}
 }
 
-// over returns a handler whose requests are counted.
-func (f *inflight) over(h http.Handler) http.Handler {
+// endLasting ends the requests that last. It is called once.
+func (f *inflight) endLasting() { close(f.leaving) }
+
+// over returns a handler whose requests are counted, without those that last.
+func (f *inflight) over(h http.Handler, lasts func(*http.Request) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if lasts(r) {
+			f.last(w, r, h)
+			return
+		}
 		f.mu.Lock()
 		f.began[r] = time.Now()
 		f.mu.Unlock()
 		defer f.end(r) // after a panic, too
 		h.ServeHTTP(w, r)
 	})
+}
+
+// last serves a request until endLasting.
+func (f *inflight) last(w http.ResponseWriter, r *http.Request, h http.Handler) {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	go func() { // ends with ctx
+		select {
+		case <-f.leaving:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	h.ServeHTTP(w, r.WithContext(ctx))
 }
 
 func (f *inflight) end(r *http.Request) {

@@ -37,7 +37,7 @@ func TestInflight(t *testing.T) {
 					h := f.over(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 						time.Sleep(d)
 						panic(http.ErrAbortHandler)
-					}))
+					}), func(*http.Request) bool { return false })
 					go func() {
 						defer func() { _ = recover() }()
 						h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
@@ -55,4 +55,26 @@ func TestInflight(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLasting: nobody waits for a request that lasts, and it ends when it has to.
+func TestLasting(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, ended := newInflight(), false
+		h := f.over(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			ended = true
+		}), func(r *http.Request) bool { return r.URL.Path == "/lasts" })
+		go h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/lasts", nil))
+		synctest.Wait()
+		if err := f.wait(t.Context(), 0); err != nil || ended {
+			t.Fatalf("%v, ended: %v", err, ended)
+		}
+		f.endLasting()
+		synctest.Wait()
+		if !ended {
+			t.Error("it does not end")
+		}
+	})
 }

@@ -15,6 +15,8 @@ const (
 	docsPath = "/docs"
 	// pagePath is what the parts of the page of the platform are below.
 	pagePath = "/console"
+	// feedPath is the part of the API whose answers have no end.
+	feedPath = APIPath + "/feed"
 	// registryPath is what docker puts before each path of a registry.
 	registryPath = "/v2"
 )
@@ -50,6 +52,10 @@ func (m Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		httpx.WriteError(w, r, doze.Errorf(doze.NotFound, "nothing is here: the API is below %s, sandboxes below /run/, and %s describes both", APIPath, docsPath))
 	}
 }
+
+// Lasts reports whether the answer to a request ends with this process only. Nobody waits
+// for such an answer: its reader comes again, and goes on where it was.
+func (m Mux) Lasts(r *http.Request) bool { return r.URL.Path == feedPath && !m.Edge.Matches(r) }
 
 // within reports whether a path is base, or below it.
 func within(path, base string) bool { return path == base || strings.HasPrefix(path, base+"/") }

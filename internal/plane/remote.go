@@ -89,8 +89,11 @@ func (r *Remote) Handler(metrics http.Handler) http.Handler {
 	})
 }
 
-// End sends edges away, which would stay for ever.
-func (r *Remote) End() { r.feed.Close() }
+// End sends edges away, which would stay for ever, and readers of the feed.
+func (r *Remote) End() {
+	r.feed.Close()
+	r.plane.Feed.Close()
+}
 
 // seen takes note of what an edge has seen.
 func (r *Remote) seen(s desk.Seen) {

@@ -14,6 +14,7 @@ import (
 	"github.com/dozehq/doze/internal/build"
 	"github.com/dozehq/doze/internal/console"
 	"github.com/dozehq/doze/internal/control"
+	"github.com/dozehq/doze/internal/feed"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/history"
 	"github.com/dozehq/doze/internal/image"
@@ -68,6 +69,7 @@ type Rooms struct {
 	Tenancy  *tenancy.Server
 	Logins   *oauth.Server
 	History  *history.Server
+	Feed     *feed.Server
 	Registry *registry.Server
 	API      *api.Server
 	audit    *audit.Journal
@@ -100,6 +102,9 @@ func NewRooms(p Parts) *Rooms {
 		Regions: p.Regions, Operator: p.Operator, Enforce: p.Enforce, DropBuilds: r.Builds.Drop,
 	})
 	r.History = &history.Server{History: p.History, Operator: p.Operator}
+	r.Feed = feed.New(feed.Config{Credentials: p.Credentials, Survey: func(ctx context.Context, workspace string, each func([]doze.FeedSandbox) error) error {
+		return control.Survey(ctx, r.Control, workspace, each)
+	}})
 	r.Registry = registry.New(registry.Config{Images: r.Images, Credentials: p.Credentials, Quotas: p.Quotas})
 	r.API = r.compose(api.Config{
 		Credentials: p.Credentials, Quotas: p.Quotas, Audit: p.Audit, Counted: store.Counted, Settle: r.Control.Settle,
@@ -134,7 +139,7 @@ func Describe() *api.Server { return (&Rooms{}).compose(api.Config{}) }
 func (r *Rooms) compose(c api.Config) *api.Server {
 	return api.New(
 		c, r.Control.Section(), r.Preview.Section(), r.Schedule.Section(), r.Images.Section(), r.Builds.Section(), r.Network.Section(),
-		r.Tenancy.Section(), r.History.Section(), logins(r.Logins),
+		r.Tenancy.Section(), r.History.Section(), r.Feed.Section(), logins(r.Logins),
 	)
 }
 
@@ -168,7 +173,7 @@ func (r *Rooms) Recover(ctx context.Context) error {
 // Run runs the loops of all rooms until ctx ends.
 func (r *Rooms) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
-	for _, run := range []func(context.Context) error{r.audit.Run, r.Tenancy.Run, r.Control.Run, r.Builds.Run, r.Preview.Run, r.Schedule.Run} {
+	for _, run := range []func(context.Context) error{r.audit.Run, r.Tenancy.Run, r.Control.Run, r.Builds.Run, r.Preview.Run, r.Schedule.Run, r.Feed.Run} {
 		loops.Go(func() { _ = run(ctx) }) // each logs what does not work, and ends with ctx
 	}
 	loops.Wait()

@@ -221,6 +221,7 @@ var ours = []string{"workspace", "x-blaxel-workspace", "blaxel-version", "Range"
 const (
 	jsonType  = "application/json"
 	linesType = "application/x-ndjson"
+	eventType = "text/event-stream"
 	textType  = "text/plain"
 )
 
@@ -343,7 +344,7 @@ func (c call) answer() (hint, decode string, err error) {
 		}
 		hint, err := answerHint(media.Schema)
 		return hint, decode, err
-	case ok.Content[linesType].Schema != nil, ok.Content[textType].Schema != nil:
+	case ok.Content[linesType].Schema != nil, ok.Content[eventType].Schema != nil, ok.Content[textType].Schema != nil:
 		return "AsyncIterator[str]", "", nil
 	case len(ok.Content) > 0:
 		return "bytes", "", nil

@@ -309,6 +309,7 @@ var passing = []struct {
 	{regexp.MustCompile(`"(waitedUs|startUs|tookUs)": \d+`), `"$1": {number}`},
 	{regexp.MustCompile(`("id": ?)"[0-9a-f]{16}"`), `$1"{id}"`}, // of a line of the audit log
 	{regexp.MustCompile(`("(?:key|requestId)": ?)"[A-Za-z0-9]{16,26}"`), `$1"{text}"`},
+	{regexp.MustCompile(`\b[A-Z2-7]{12}(\.\d+\n)`), "{epoch}$1"}, // of the feed
 	{regexp.MustCompile(`"(arch)": "(amd64|arm64)"`), `"$1": "{text}"`},
 }
 

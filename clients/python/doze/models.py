@@ -520,6 +520,36 @@ class Feature:
 
 
 @dataclass(kw_only=True)
+class FeedMessage:
+    at: str
+    gone: list[str] | None = field(default=None)
+    sandboxes: list[FeedSandbox] | None = field(default=None)
+    total: int | None = field(default=None)
+
+
+@dataclass(kw_only=True)
+class FeedSandbox:
+    busy: float
+    counted_since: str = field(metadata={"json": "countedSince"})
+    created_at: str = field(metadata={"json": "createdAt"})
+    disk: DiskUsage
+    image: str
+    labels: dict[str, str] | None = field(default=None)
+    last_used_at: str = field(metadata={"json": "lastUsedAt"})
+    last_wake: Trace | None = field(default=None, metadata={"json": "lastWake"})
+    memory: MemoryUsage
+    name: str
+    network: NetworkUsage
+    processor: ProcessorUsage
+    sleeps: int
+    state: str
+    status: str
+    tier: str
+    version: str
+    wakes: WakeUsage
+
+
+@dataclass(kw_only=True)
 class File:
     group: str
     last_modified: str = field(metadata={"json": "lastModified"})

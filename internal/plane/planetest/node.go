@@ -26,6 +26,7 @@ type Node struct {
 
 	Report func(fleet.Report)
 	Hook   func() // if set, called at the begin and the end of each order
+	began  time.Time
 
 	Mu       sync.Mutex
 	Machines map[string]*Machine           // guarded by mu
@@ -119,7 +120,7 @@ type Machine struct {
 
 // NewNode returns a node without machines.
 func NewNode() *Node {
-	return &Node{Builder: new(fleettest.Builder), Limits: map[string]doze.Limits{}, claims: map[string]fleet.Order{}, mounted: map[string][]fleet.DriveMount{}, Disks: map[string]Disk{}, Machines: map[string]*Machine{}, Saved: map[string]string{}, fail: map[string]error{}}
+	return &Node{began: time.Now(), Builder: new(fleettest.Builder), Limits: map[string]doze.Limits{}, claims: map[string]fleet.Order{}, mounted: map[string][]fleet.DriveMount{}, Disks: map[string]Disk{}, Machines: map[string]*Machine{}, Saved: map[string]string{}, fail: map[string]error{}}
 }
 
 func (n *Node) CheckImage(_ context.Context, ref string) error {
@@ -463,7 +464,7 @@ func (n *Node) Consumption(_ context.Context, uids []string) (map[string]doze.Us
 		if m == nil {
 			continue
 		}
-		u := doze.Usage{MeasuredAt: now, CountedSince: now, Tier: tierOf(m)}
+		u := doze.Usage{MeasuredAt: now, CountedSince: doze.Time{Time: n.began}, Tier: tierOf(m)}
 		if m.Phase == doze.Running {
 			u.Memory.ResidentBytes = m.Order.Memory.Bytes()
 		}

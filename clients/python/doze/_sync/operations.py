@@ -209,6 +209,10 @@ class ControlOperations:
         """Read a feature. Every feature is off, whatever its name. Needs the scope configurations:list."""
         return self._transport.call("GET", f"{self._base}/features/{_codec.segment(feature)}", decode=_codec.model(models.Feature), timeout=timeout)
 
+    def get_feed(self, *, follow: bool | None = None) -> Iterator[str]:
+        """Follow the sandboxes of a workspace. It wakes nothing. First come messages named state with all sandboxes, and one named complete. With follow=true the answer goes on with messages named change, each with the sandboxes that differ and the names of those that are gone. Send the id of the last message as the header Last-Event-ID to go on after a cut. If that is too long ago, the answer begins with state again. Needs the scope sandboxes:list."""
+        return self._transport.lines("GET", f"{self._base}/feed", params=_codec.query(**{"follow": follow}))
+
     def get_health(self, *, timeout: float | None = None) -> dict[str, str]:
         """Say how the platform is. Needs no credential."""
         return self._transport.call("GET", f"{self._base}/health", decode=_codec.mapping(_codec.anything), timeout=timeout)
