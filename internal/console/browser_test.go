@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -17,9 +18,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/cdp"
-	"github.com/chromedp/cdproto/heapprofiler"
 	"github.com/chromedp/cdproto/page"
-	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
 	"github.com/dozehq/doze"
@@ -39,60 +38,72 @@ func answers(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the browser went away
 }
 
-// listed is a page of a list of so many sandboxes; the cursor is the number of the first one.
-func listed[T any](w http.ResponseWriter, r *http.Request, many int, one func(i int) T) {
-	from, _ := strconv.Atoi(r.URL.Query().Get("cursor")) // none is the first page
-	size, err := strconv.Atoi(r.URL.Query().Get("limit"))
-	if err != nil || r.Header.Get("Blaxel-Version") == "" {
-		answers(w, http.StatusBadRequest, map[string]string{"message": "this is no question for a page"})
-		return
-	}
-	data, meta := []T{}, map[string]any{"total": many}
-	for i := from; i < min(many, from+size); i++ {
-		data = append(data, one(i))
-	}
-	if from+size < many {
-		meta["hasMore"], meta["nextCursor"] = true, strconv.Itoa(from+size)
-	}
-	answers(w, http.StatusOK, map[string]any{"data": data, "meta": meta})
-}
-
 // nameOf is the name of a sandbox by its number.
 func nameOf(i int) string { return fmt.Sprintf("sandbox-%05d", i) }
 
-// platform serves the page over an API with so many sandboxes, which exist in this test
-// alone. It takes the key k. Each sandbox moves to the next tier with each look at it.
-func platform(t *testing.T, many int) (address string, looks *atomic.Int64) {
-	t.Helper()
+// sandboxAt is a sandbox as the feed has it, after so many moves.
+func sandboxAt(i, moves int) doze.FeedSandbox {
 	tiers := []string{"awake", "paused", "saved", "swapped", "disk"}
-	looks = &atomic.Int64{}
-	began := time.Now().Add(-3 * time.Hour)
+	u := doze.FeedSandbox{Name: nameOf(i), Status: "DEPLOYED", State: "STANDBY", Version: strconv.Itoa(moves), Tier: tiers[(i+moves)%len(tiers)]}
+	u.CreatedAt, u.LastUsedAt, u.CountedSince = doze.Time{Time: began}, doze.Time{Time: began}, doze.Time{Time: began}
+	u.Labels = map[string]string{"team": "t" + strconv.Itoa(i%10)}
+	u.Memory.ResidentBytes, u.Memory.LimitBytes, u.Processor.Limit = int64(i)<<10, 512<<20, 0.25
+	u.Wakes = doze.WakeUsage{Count: int64(i%97 + moves/len(tiers)), P99Us: int64(i)}
+	return u
+}
+
+// began is when the sandboxes of these tests were made.
+var began = time.Now().Add(-3 * time.Hour)
+
+// told writes a message of a feed, and returns false if nobody reads it.
+func told(w io.Writer, event string, seq int, m doze.FeedMessage) bool {
+	m.At = doze.Time{Time: time.Now()}
+	text, err := json.Marshal(m)
+	if err == nil {
+		_, err = fmt.Fprintf(w, "event: %s\nid: %s.%d\ndata: %s\n\n", event, epoch, seq, text)
+	}
+	return err == nil
+}
+
+// epoch is that of the feeds of these tests.
+const epoch = "ABCDEFGHIJKL"
+
+// states writes all of so many sandboxes.
+func states(w http.ResponseWriter, many, seq int, one func(i int) doze.FeedSandbox) bool {
+	w.Header().Set("Content-Type", "text/event-stream")
+	for from := 0; from < many; from += 100 {
+		var m doze.FeedMessage
+		for i := from; i < min(many, from+100); i++ {
+			m.Sandboxes = append(m.Sandboxes, one(i))
+		}
+		if !told(w, "state", 0, m) {
+			return false
+		}
+	}
+	return told(w, "complete", seq, doze.FeedMessage{Total: &many}) && http.NewResponseController(w).Flush() == nil
+}
+
+// platform serves the page over an API with a feed, which exists in this test alone. It
+// takes the key k.
+func platform(t *testing.T, feed http.HandlerFunc) (address string) {
+	t.Helper()
 	api := http.NewServeMux()
 	api.Handle("/", console.New())
 	api.HandleFunc("GET /v0/whoami", func(w http.ResponseWriter, _ *http.Request) {
 		answers(w, http.StatusOK, doze.Caller{Sub: "ada", Type: doze.SubUser, Workspace: "main", Role: doze.RoleMember, Scopes: []string{"admin"}})
 	})
-	api.HandleFunc("GET /v0/usage/sandboxes", func(w http.ResponseWriter, r *http.Request) {
-		turn := 0
-		if n := int(looks.Add(1)); many < 1000 { // the large one stands still, so that its figures are known
-			turn = n
-		}
-		listed(w, r, many, func(i int) doze.SandboxUsage {
-			u := doze.SandboxUsage{Name: nameOf(i), Status: "DEPLOYED", State: "STANDBY"}
-			u.MeasuredAt, u.CountedSince, u.Tier = doze.Time{Time: time.Now()}, doze.Time{Time: began}, tiers[(i+turn)%len(tiers)]
-			u.Memory.ResidentBytes, u.Memory.LimitBytes, u.Processor.Limit = int64(i)<<10, 512<<20, 0.25
-			u.Wakes = doze.WakeUsage{Count: int64(i % 97), P99Us: int64(i)}
-			return u
-		})
+	api.HandleFunc("GET /v0/feed", feed)
+	api.HandleFunc("GET /v0/sandboxes/{name}", func(w http.ResponseWriter, r *http.Request) {
+		var s doze.Sandbox
+		s.Metadata.Name, s.Metadata.CreatedAt, s.LastUsedAt, s.Status = r.PathValue("name"), doze.Time{Time: began}, doze.Time{Time: began}, "DEPLOYED"
+		answers(w, http.StatusOK, s)
 	})
-	api.HandleFunc("GET /v0/sandboxes", func(w http.ResponseWriter, r *http.Request) {
-		listed(w, r, many, func(i int) doze.Sandbox {
-			var s doze.Sandbox
-			s.Metadata.Name, s.Metadata.CreatedAt, s.LastUsedAt = nameOf(i), doze.Time{Time: began}, doze.Time{Time: began}
-			s.Metadata.Labels = map[string]string{"team": "t" + strconv.Itoa(i%10)}
-			return s
-		})
+	api.HandleFunc("GET /v0/sandboxes/{name}/usage", func(w http.ResponseWriter, r *http.Request) {
+		answers(w, http.StatusOK, doze.SandboxUsage{Name: r.PathValue("name"), Status: "DEPLOYED"})
 	})
+	for _, part := range []string{"traces", "snapshots", "previews"} {
+		api.HandleFunc("GET /v0/sandboxes/{name}/"+part, func(w http.ResponseWriter, _ *http.Request) { answers(w, http.StatusOK, []string{}) })
+	}
 	api.HandleFunc("/v0/", func(w http.ResponseWriter, _ *http.Request) {
 		answers(w, http.StatusForbidden, map[string]string{"message": "this call is for administrators of the workspace main"})
 	})
@@ -103,8 +114,11 @@ func platform(t *testing.T, many int) (address string, looks *atomic.Int64) {
 		}
 		api.ServeHTTP(w, r)
 	}))
-	t.Cleanup(s.Close)
-	return s.URL, looks
+	t.Cleanup(func() {
+		s.CloseClientConnections() // Close would wait for the feed
+		s.Close()
+	})
+	return s.URL
 }
 
 // tab is a page of a real browser.
@@ -205,7 +219,11 @@ func TestTenThousand(t *testing.T) {
 		t.Skip("SKIPPED: it starts a browser, in short mode")
 	}
 	b := browse(t)
-	address, _ := platform(t, many)
+	address := platform(t, func(w http.ResponseWriter, r *http.Request) {
+		if states(w, many, 1, func(i int) doze.FeedSandbox { return sandboxAt(i, 0) }) {
+			<-r.Context().Done()
+		}
+	})
 	do(b, chromedp.Navigate(address))
 	do(b, chromedp.SendKeys("#key", "wrong\r"))
 	b.until("a wrong key is refused", `document.querySelector("[role=alert]")?.textContent.includes("The API key is wrong") ?? false`)
@@ -241,60 +259,6 @@ func TestTenThousand(t *testing.T) {
 	b.until("the largest is on top", `document.querySelector("tbody tr[data-name]").dataset.name === "sandbox-09777" && document.querySelector(".c-memory").ariaSort === "descending"`)
 	b.script(`location.hash = "#/sandboxes?tier=awake&sort=p99&order=up"`)
 	b.until("an address says what is shown", `document.querySelector("[aria-rowcount='2001'] tbody tr").dataset.name === "sandbox-00000"`)
-	if refused := b.script(`return refused.join("\n")`); refused != "" {
-		t.Errorf("the page met %s", refused)
-	}
-}
-
-// hurried has the clocks of the page run a hundred times as fast.
-const hurried = `
-	const timeout = window.setTimeout, interval = window.setInterval;
-	window.setTimeout = (f, ms, ...more) => timeout(f, (ms ?? 0) / 100, ...more);
-	window.setInterval = (f, ms, ...more) => interval(f, (ms ?? 0) / 100, ...more);`
-
-// TestOpenForLong: the memory of a page that is open for hundreds of looks does
-// not grow with them, while every sandbox moves with every look.
-func TestOpenForLong(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("SKIPPED: it starts a browser, in short mode")
-	}
-	const warm, long = 50, 200 // looks
-	b := browse(t)
-	do(b, func(ctx context.Context, to *chromedp.Target) (page.AddScriptToEvaluateOnNewDocumentResult, error) {
-		return cdp.Call(ctx, to, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: hurried})
-	})
-	address, looks := platform(t, 100)
-	do(b, chromedp.Navigate(address))
-	do(b, chromedp.SendKeys("#key", "k\r"))
-	views := []string{"#/", "#/sandboxes"}
-	after := func(n int64) float64 {
-		end := time.Now().Add(3 * patience)
-		for i := 0; looks.Load() < n; i++ {
-			if time.Now().After(end) {
-				t.Fatalf("%d looks only", looks.Load())
-			}
-			b.script(`location.hash = "` + views[i%len(views)] + `"`)
-			time.Sleep(500 * time.Millisecond)
-		}
-		b.script(`location.hash = "#/"`)
-		return do(b, func(ctx context.Context, to *chromedp.Target) (float64, error) {
-			if _, err := cdp.Call(ctx, to, heapprofiler.CollectGarbage, cdp.Empty{}); err != nil {
-				return 0, err
-			}
-			used, err := cdp.Call(ctx, to, runtime.GetHeapUsage, cdp.Empty{})
-			return used.UsedSize, err
-		})
-	}
-	first := after(warm)
-	last := after(long)
-	t.Logf("%.1f MB after %d looks, %.1f MB after %d", first/(1<<20), warm, last/(1<<20), looks.Load())
-	if last > first*1.3+1<<20 {
-		t.Errorf("the page grew from %.0f to %.0f bytes", first, last)
-	}
-	if n := b.script(`return document.querySelectorAll("*").length`); len(n) > 3 {
-		t.Errorf("the page has %s elements", n)
-	}
 	if refused := b.script(`return refused.join("\n")`); refused != "" {
 		t.Errorf("the page met %s", refused)
 	}
@@ -375,13 +339,21 @@ func hostile(t *testing.T, sandbox map[string]http.HandlerFunc) (address string,
 	for pattern, h := range sandbox {
 		api.HandleFunc(pattern, h)
 	}
-	rest, _ := platform(t, 1)
-	to, err := url.Parse(rest)
+	web := sandboxAt(0, 0)
+	web.Name, web.Tier = "web", "awake"
+	to, err := url.Parse(platform(t, func(w http.ResponseWriter, r *http.Request) {
+		if states(w, 1, 1, func(int) doze.FeedSandbox { return web }) {
+			<-r.Context().Done()
+		}
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	api.Handle("/", httputil.NewSingleHostReverseProxy(to))
 	s := httptest.NewServer(api)
-	t.Cleanup(s.Close)
+	t.Cleanup(func() {
+		s.CloseClientConnections() // Close would wait for the feed
+		s.Close()
+	})
 	return s.URL, led
 }

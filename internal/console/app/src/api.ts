@@ -48,6 +48,24 @@ export interface Usage {
   lastWake?: Trace;
 }
 
+/** A sandbox in the feed. */
+export interface FeedSandbox extends Omit<Usage, "measuredAt"> {
+  version: string;
+  labels?: Record<string, string>;
+  image: string;
+  createdAt: string;
+  lastUsedAt: string;
+  busy: number;
+}
+
+/** The data of a message of the feed. */
+export interface FeedMessage {
+  at: string;
+  sandboxes?: FeedSandbox[];
+  gone?: string[];
+  total?: number;
+}
+
 export interface SandboxEvent {
   type: string;
   status: string;
@@ -217,8 +235,8 @@ function form<T>(path: string, values: Record<string, string>): Promise<T> {
   return answer<T>(fetch("/v0" + path, { method: "POST", body: new URLSearchParams(values), credentials: "omit", cache: "no-store" }));
 }
 
-function request(s: Session, method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
-  const headers: Record<string, string> = { Authorization: "Bearer " + s.token, Accept: "application/json", "Blaxel-Version": "2026-04-28" };
+function request(s: Session, method: string, path: string, body?: unknown, signal?: AbortSignal, more: Record<string, string> = {}): Promise<Response> {
+  const headers: Record<string, string> = { Authorization: "Bearer " + s.token, Accept: "application/json", "Blaxel-Version": "2026-04-28", ...more };
   if (s.workspace) headers["X-Blaxel-Workspace"] = s.workspace;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   return fetch("/v0" + path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal, credentials: "omit", cache: "no-store" });
@@ -265,6 +283,16 @@ export const call = <T>(method: string, path: string, body?: unknown, signal?: A
 
 /** Makes a call whose answer has more than JSON: headers, or a body that comes bit by bit. */
 export const fetched = (method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> => withSession((s) => begun(request(s, method, path, body, signal)));
+
+/** Opens a stream of events, behind the last message that the caller has. */
+export async function stream(path: string, last: string, signal: AbortSignal): Promise<ReadableStream<Uint8Array>> {
+  const headers: Record<string, string> = { Accept: "text/event-stream" };
+  if (last) headers["Last-Event-ID"] = last;
+  const r = await withSession((s) => begun(request(s, "GET", path, undefined, signal, headers)));
+  if (!r.body) throw new Refusal(r.status, "The answer is not from a Doze platform.");
+  return r.body;
+}
+
 /** Sends a request to another path of the platform with the session, which it renews once. Nothing follows a redirect: a sandbox could answer one to the API. */
 export async function reach(path: string, init: RequestInit): Promise<Response> {
   let s = session.value;

@@ -1,8 +1,8 @@
-// All sandboxes of the workspace, as they are now. The platform has no feed of its own for
-// callers. So this asks for the usage of all, again and again while somebody looks: that
-// wakes no sandbox. A hidden page asks for nothing.
+// All sandboxes of the workspace, as they are now. The feed of the platform says what
+// changes, and wakes no sandbox. A page that is hidden for long reads nothing.
 import { computed, signal } from "@preact/signals";
-import { get, Refusal, session, type List, type Sandbox, type Usage } from "./api";
+import { Refusal, session, stream, type FeedMessage, type FeedSandbox } from "./api";
+import { events } from "./events";
 
 /** What the page knows of a sandbox in a list. */
 export interface Row {
@@ -19,36 +19,35 @@ export interface Row {
   memory: number;
   swap: number;
   limit: number;
-  /** The share of its processors that it takes, 0 to 1. It is null until there are two measurements. */
-  busy: number | null;
+  /** The share of its processors that it takes, 0 to 1. */
+  busy: number;
   disk: number;
   wakes: number;
   failures: number;
   perHour: number;
   p99: number;
-  seconds: number;
-  measured: number;
-  since: string;
+  /** As the feed has it. */
+  feed: FeedSandbox;
 }
 
 export type Link = "first" | "live" | "cut" | "denied";
 
-const pageOf = 200; // the most that the platform gives
-const restMin = 1500; // ms between two rounds
-const recordsEvery = 30_000; // ms between two rounds over the records, which have labels and last uses
+const hiddenMax = 60_000; // ms that a hidden page goes on reading
+const silenceMax = 40_000; // ms without a word: the platform sends one every 15 seconds
+const waitMin = 500;
 const waitMax = 30_000;
 
 const known = new Map<string, Row>();
-/** It changes with each round. */
+/** It changes with each batch of messages. */
 export const round = signal(0);
 export const link = signal<Link>("first");
 /** Why the connection is cut, or the list denied. */
 export const trouble = signal("");
-/** When the last whole round ended. */
-export const seen = signal(0);
 export const rows = computed<readonly Row[]>(() => (round.value, [...known.values()]));
-/** Names of sandboxes whose tier changed in the last round, with the tier before. */
-export const moved = signal<ReadonlyMap<string, string>>(new Map());
+/** Names of sandboxes that changed their tier, or woke for a moment, in the last batch. */
+export const moved = signal<ReadonlySet<string>>(new Set());
+/** One sandbox, or nothing while the feed does not have it. */
+export const find = (name: string): Row | undefined => (round.value, known.get(name));
 
 export const counts = computed(() => {
   const n = new Map<string, number>();
@@ -59,103 +58,105 @@ export const counts = computed(() => {
 /** Whether a sandbox can be in the picture: others have no machine. */
 export const placed = (r: Row): boolean => r.tier !== "";
 
-function blank(name: string): Row {
-  return {
-    name, rank: 0, status: "", tier: "", labels: [], image: "", created: 0, used: 0, memory: 0, swap: 0, limit: 0, busy: null, disk: 0,
-    wakes: 0, failures: 0, perHour: 0, p99: 0, seconds: 0, measured: 0, since: "",
-  };
-}
-
-function measure(u: Usage, before: Row | undefined): Row {
-  const r = before ? { ...before } : blank(u.name);
-  const at = Date.parse(u.measuredAt);
-  const sum = u.processor.seconds;
-  r.busy = null;
-  if (before?.measured && before.since === u.countedSince && at > before.measured && sum >= before.seconds && u.processor.limit > 0) {
-    r.busy = Math.min(1, ((sum - before.seconds) / ((at - before.measured) / 1000)) / u.processor.limit);
-  }
-  r.status = u.status;
-  r.tier = u.tier;
-  r.memory = u.memory.residentBytes;
-  r.swap = u.memory.swapBytes;
-  r.limit = u.memory.limitBytes;
-  r.disk = u.disk.checkpointBytes + u.disk.scratchBytes + u.disk.volumeBytes + u.disk.driveBytes + u.disk.archiveBytes;
-  r.wakes = u.wakes.count;
-  r.failures = u.wakes.failures;
+function rowOf(u: FeedSandbox, before: Row | undefined, at: number): Row {
   const hours = (at - Date.parse(u.countedSince)) / 3_600_000;
-  r.perHour = u.wakes.count / Math.max(hours, 1); // of a shorter time, nobody knows a rate
-  r.p99 = u.wakes.p99Us;
-  r.seconds = sum;
-  r.measured = at;
-  r.since = u.countedSince;
-  return r;
-}
-
-function describe(r: Row, s: Sandbox): Row {
+  const created = Date.parse(u.createdAt) || 0;
   return {
-    ...r,
-    labels: Object.entries(s.metadata.labels ?? {}).map(([k, v]) => `${k}=${v}`),
-    image: s.spec.runtime.image ?? "",
-    created: Date.parse(s.metadata.createdAt ?? "") || 0,
-    used: Date.parse(s.lastUsedAt ?? s.metadata.createdAt ?? "") || 0,
+    name: u.name, rank: before?.rank ?? 0, status: u.status, tier: u.tier,
+    labels: Object.entries(u.labels ?? {}).map(([k, v]) => `${k}=${v}`), image: u.image, created, used: Date.parse(u.lastUsedAt) || created,
+    memory: u.memory.residentBytes, swap: u.memory.swapBytes, limit: u.memory.limitBytes, busy: u.busy,
+    disk: u.disk.checkpointBytes + u.disk.scratchBytes + u.disk.volumeBytes + u.disk.driveBytes + u.disk.archiveBytes,
+    wakes: u.wakes.count, failures: u.wakes.failures, perHour: u.wakes.count / Math.max(hours, 1), // of a shorter time, nobody knows a rate
+    p99: u.wakes.p99Us, feed: u,
   };
 }
 
-async function* pages<T>(path: string, stop: AbortSignal): AsyncGenerator<T[]> {
-  for (let cursor = ""; ; ) {
-    const page: List<T> = await get<List<T>>(`${path}?limit=${pageOf}${cursor ? "&cursor=" + encodeURIComponent(cursor) : ""}`, stop);
-    yield page.data;
-    cursor = page.meta.nextCursor ?? "";
-    if (!cursor) return;
-  }
-}
-
-let recordsAt = 0;
 const names = new Intl.Collator("en", { numeric: true });
 
 function order(): void {
   [...known.values()].sort((a, b) => names.compare(a.name, b.name)).forEach((r, i) => (r.rank = i));
 }
 
-async function measureAll(stop: AbortSignal): Promise<void> {
-  const here = new Set<string>();
-  const moves = new Map<string, string>();
-  const first = known.size === 0;
-  let fresh = false;
-  for await (const page of pages<Usage>("/usage/sandboxes", stop)) {
-    for (const u of page) {
+/** What a stream has told so far. */
+class Reading {
+  /** Names in a state that has not ended yet. */
+  private here: Set<string> | null = null;
+  private fresh = false;
+  private moves = new Set<string>();
+
+  take(event: string, m: FeedMessage): void {
+    const at = Date.parse(m.at);
+    if (event === "state") this.here ??= new Set();
+    for (const u of m.sandboxes ?? []) {
       const before = known.get(u.name);
-      const r = measure(u, before);
-      fresh ||= !before;
-      if (before && before.tier !== r.tier) moves.set(u.name, before.tier);
-      here.add(u.name);
-      known.set(u.name, r);
+      this.fresh ||= !before;
+      if (before && (before.tier !== u.tier || before.wakes < u.wakes.count)) this.moves.add(u.name);
+      this.here?.add(u.name);
+      known.set(u.name, rowOf(u, before, at));
     }
-    if (first) {
+    for (const name of m.gone ?? []) known.delete(name);
+    if (event === "complete") {
+      const here = this.here ?? new Set();
+      for (const name of known.keys()) if (!here.has(name)) known.delete(name);
+      this.here = null;
+      link.value = "live";
+    }
+  }
+
+  /** Shows what came. A long state shows as it comes. */
+  show(): void {
+    if (this.fresh && (this.here === null || known.size <= 200)) { // sorting is slow: not with each part
       order();
-      round.value++; // a long list shows as it comes
+      this.fresh = false;
     }
+    moved.value = this.moves;
+    this.moves = new Set();
+    round.value++;
   }
-  for (const name of known.keys()) if (!here.has(name)) known.delete(name);
-  if (fresh) order();
-  if (fresh || Date.now() - recordsAt > recordsEvery) {
-    for await (const page of pages<Sandbox>("/sandboxes", stop)) {
-      for (const s of page) {
-        const r = known.get(s.metadata.name);
-        if (r) known.set(r.name, describe(r, s));
+}
+
+/** The id of the last message, to go on after a cut. */
+let last = "";
+
+/** Reads until the stream ends, for whatever reason. */
+async function read(stop: AbortSignal, opened: () => void): Promise<void> {
+  const own = new AbortController();
+  const abort = (): void => own.abort();
+  stop.addEventListener("abort", abort);
+  let silence = setTimeout(abort, silenceMax);
+  let hiding = 0;
+  const hide = (): void => {
+    clearTimeout(hiding);
+    if (document.hidden) hiding = window.setTimeout(abort, hiddenMax);
+  };
+  document.addEventListener("visibilitychange", hide);
+  try {
+    const reading = new Reading();
+    const body = await stream("/feed?follow=true", last, own.signal);
+    if (last) link.value = "live"; // it goes on where it was, or says state at once
+    trouble.value = "";
+    opened();
+    for await (const batch of events(body)) {
+      clearTimeout(silence);
+      silence = setTimeout(abort, silenceMax);
+      for (const e of batch) {
+        reading.take(e.event, JSON.parse(e.data) as FeedMessage);
+        if (e.event !== "state") last = e.id;
       }
-      if (first) round.value++;
+      if (batch.length > 0) reading.show();
     }
-    recordsAt = Date.now();
+  } finally {
+    own.abort();
+    clearTimeout(silence);
+    clearTimeout(hiding);
+    stop.removeEventListener("abort", abort);
+    document.removeEventListener("visibilitychange", hide);
   }
-  moved.value = moves;
-  seen.value = Date.now();
-  round.value++;
 }
 
 let kicked: (() => void) | null = null;
 
-/** Asks at once: somebody did something. */
+/** Tries again at once, if the connection is cut. */
 export function look(): void {
   kicked?.();
 }
@@ -192,24 +193,23 @@ export function shown(stop: AbortSignal): Promise<void> {
 async function follow(stop: AbortSignal): Promise<void> {
   for (let failures = 0; !stop.aborted; ) {
     await shown(stop);
-    const began = performance.now();
-    let wait = restMin;
+    let wait = waitMin;
     try {
-      await measureAll(stop);
-      if (stop.aborted) return;
-      failures = 0;
-      link.value = "live";
-      trouble.value = "";
-      wait = Math.max(restMin, 2 * (performance.now() - began)); // a long list takes a third of the time at most
+      await read(stop, () => (failures = 0));
     } catch (e) {
       if (stop.aborted) return;
       failures++;
-      const refusal = e instanceof Refusal ? e : new Refusal(0, String(e));
-      link.value = refusal.status === 403 ? "denied" : "cut";
-      trouble.value = refusal.message;
-      wait = Math.max(refusal.retryAfter * 1000, Math.min(waitMax, 1000 * 2 ** (failures - 1)));
+      const refusal = e instanceof Refusal ? e : new Refusal(0, "The connection to the platform was cut.");
+      if (refusal.status !== 0 || link.value !== "live") { // a cut alone is no trouble: the next try says
+        link.value = refusal.status === 403 ? "denied" : "cut";
+        trouble.value = refusal.message;
+      } else if (failures > 1 || e instanceof Refusal) {
+        link.value = "cut";
+        trouble.value = refusal.message;
+      }
+      wait = Math.max(refusal.retryAfter * 1000, Math.min(waitMax, waitMin * 2 ** (failures - 1)));
     }
-    await rest(wait, stop);
+    await rest(wait * (1 + Math.random() / 4), stop); // tabs must not come all at once
   }
 }
 
@@ -219,8 +219,8 @@ let stopper: AbortController | null = null;
 export function restart(): void {
   stopper?.abort();
   known.clear();
-  recordsAt = 0;
-  moved.value = new Map();
+  last = "";
+  moved.value = new Set();
   link.value = "first";
   round.value++;
   if (!session.value) return;

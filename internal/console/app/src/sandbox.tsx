@@ -5,12 +5,14 @@ import type { ComponentChildren, VNode } from "preact";
 import { call, get, may, Refusal, type List, type Network, type Preview, type Sandbox, type SandboxEvent, type Snapshot, type Trace, type Usage } from "./api";
 import { ago, bytes, moment, plural, took, clock } from "./format";
 import { InsideView } from "./insideview";
-import { look } from "./live";
+import { find } from "./live";
 import { Output } from "./output";
 import { stateName } from "./sandboxes";
 import { Tabs, tab } from "./tabs";
 import { depth, tiers } from "./tiers";
 import { at, Dialog, Dot, Fault, now, readOnly, reason, tell } from "./ui";
+
+const retryAfter = 8000; // ms after a call that failed
 
 interface Known {
   sandbox: Sandbox;
@@ -19,8 +21,6 @@ interface Known {
   snapshots: Snapshot[];
   previews: Preview[];
 }
-
-const every = 2000;
 
 const data = <T,>(all: T[] | List<T>): T[] => (Array.isArray(all) ? all : all.data);
 
@@ -36,11 +36,18 @@ async function read(name: string, stop: AbortSignal): Promise<Known> {
   return { sandbox, usage, traces: data(traces), snapshots: data(snapshots), previews: data(previews) };
 }
 
+/** What of a sandbox makes its page ask for its record, its wakes and its snapshots again. */
+function stampOf(name: string): string {
+  const r = find(name);
+  return r ? [r.feed.version, r.status, r.feed.state, r.tier, r.wakes, r.failures].join() : "";
+}
+
 export function SandboxView({ name }: { name: string }): VNode {
   const [known, setKnown] = useState<Known | null>(null);
   const [fault, setFault] = useState("");
   const [gone, setGone] = useState(false);
   const again = useRef<() => void>(() => undefined);
+  const stamp = stampOf(name);
   useEffect(() => {
     document.title = `${name} – Doze`;
     const stop = new AbortController();
@@ -49,36 +56,35 @@ export function SandboxView({ name }: { name: string }): VNode {
     const next = async (): Promise<void> => {
       clearTimeout(timer);
       const mine = ++turn;
-      let wait = every;
-      if (!document.hidden) {
-        try {
-          const k = await read(name, stop.signal);
-          if (mine !== turn) return;
-          setKnown(k);
-          setFault("");
-          setGone(false);
-        } catch (e) {
-          if (stop.signal.aborted || mine !== turn) return;
-          setGone(e instanceof Refusal && e.status === 404);
-          setFault(reason(e));
-          wait = 4 * every;
-        }
+      try {
+        const k = await read(name, stop.signal);
+        if (mine !== turn) return;
+        setKnown(k);
+        setFault("");
+        setGone(false);
+      } catch (e) {
+        if (stop.signal.aborted || mine !== turn) return;
+        const ended = e instanceof Refusal && e.status === 404;
+        setGone(ended);
+        setFault(reason(e));
+        if (!ended) timer = window.setTimeout(() => void next(), retryAfter);
       }
-      if (!stop.signal.aborted) timer = window.setTimeout(() => void next(), wait);
     };
     again.current = () => void next();
-    void next();
+    setKnown(null);
     return () => {
       stop.abort();
       clearTimeout(timer);
     };
   }, [name]);
+  useEffect(() => again.current(), [name, stamp]);
   const back = <p class="crumb"><a href={at("sandboxes")}>Sandboxes</a></p>;
   if (gone) {
     return <>{back}<h1>{name}</h1><p class="empty card">There is no sandbox with this name, or its record is gone. <a href={at("sandboxes")}>See those that are there</a></p></>;
   }
   if (!known) return <>{back}<h1>{name}</h1>{fault ? <Fault>{fault}</Fault> : <p class="quiet" role="status">Looking…</p>}</>;
-  const { sandbox, usage } = known;
+  const usage: Usage = { ...known.usage, ...find(name)?.feed }; // the feed is newer
+  const { sandbox } = known;
   const labels = Object.entries(sandbox.metadata.labels ?? {});
   const row = { tier: usage.tier, status: sandbox.status ?? "" };
   return (
@@ -90,16 +96,16 @@ export function SandboxView({ name }: { name: string }): VNode {
         <span class="labels">{labels.map(([k, v]) => <span key={k} class="label">{k}={v}</span>)}</span>
       </div>
       {fault && <Fault>{fault}</Fault>}
-      <Actions name={name} known={known} done={() => (again.current(), look())} />
+      <Actions name={name} known={{ ...known, usage }} done={() => again.current()} />
       <Tabs name={name} />
       {tab() ? <InsideView name={name} sandbox={sandbox} awake={usage.tier === "awake"} /> : (
         <>
           <Depth tier={usage.tier} />
-          <Facts known={known} />
+          <Facts known={{ ...known, usage }} />
           <div class="columns">
             <div>
               <Wakes traces={known.traces} usage={usage} />
-              <Addresses known={known} />
+              <Addresses known={{ ...known, usage }} />
             </div>
             <div>
               <Refusals name={name} sandbox={sandbox} done={() => again.current()} />

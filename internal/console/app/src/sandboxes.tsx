@@ -37,8 +37,8 @@ const columns: readonly Column[] = [
   },
   { id: "memory", name: "Memory", number: true, key: (r) => r.memory, cell: (r) => (r.memory ? bytes(r.memory) : "–") },
   {
-    id: "cpu", name: "Processor", number: true, key: (r) => r.busy ?? -1,
-    cell: (r) => (r.busy === null ? "–" : `${Math.round(r.busy * 100)} %`),
+    id: "cpu", name: "Processor", number: true, key: (r) => (r.tier === "awake" ? r.busy : -1),
+    cell: (r) => (r.tier !== "awake" ? "–" : `${Math.round(r.busy * 100)} %`),
   },
   { id: "disk", name: "Disk", number: true, key: (r) => r.disk, cell: (r) => (r.disk ? bytes(r.disk) : "–") },
   { id: "wakes", name: "Wakes/h", number: true, key: (r) => r.perHour, cell: (r) => (r.wakes ? (r.perHour >= 10 ? count(Math.round(r.perHour)) : r.perHour.toFixed(1)) : "–") },
