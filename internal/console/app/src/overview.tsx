@@ -7,6 +7,7 @@ import { counts, link, placed, rows, trouble } from "./live";
 import { follow, labels, latest, past, range, ranges, sum, total } from "./past";
 import { Picture } from "./picture";
 import { Plot, type Line } from "./plot";
+import { Reserves } from "./reserves";
 import { tiers, tint } from "./tiers";
 import { Fault } from "./ui";
 
@@ -137,6 +138,7 @@ function Plots({ h }: { h: History }): VNode {
         <Plot title="Sandboxes" about="of all workspaces, by where their memory is" times={p.times} lines={p.sandboxes} say={whole} stacked empty="There was no sandbox in this time." />
         <Plot title="Wakes and creates per minute" times={p.times} lines={p.rates} say={whole} empty="Nothing woke, and nothing was created." />
         <Plot title="Memory that sandboxes take" about="of the host, by the depth of their sleep" times={p.times} lines={p.memory} say={bytes} stacked empty="Sandboxes took no memory in this time." />
+        <Reserves h={h} times={p.times} />
       </div>
       <Troubles h={h} />
     </section>
