@@ -64,12 +64,12 @@ func newBoard(workspace string) *board {
 }
 
 // join counts a reader, and has somebody look.
-func (b *board) join(s *Server) *run {
+func (b *board) join(ctx context.Context, s *Server) *run {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.readers++
 	if b.run == nil {
-		ctx, cancel := context.WithCancel(context.Background()) // no request outlives it: leave ends it
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the last reader ends it, who may be another one
 		r := &run{}
 		b.run, b.stop = r, cancel
 		s.loops.Go(func() { s.look(ctx, b, r) })

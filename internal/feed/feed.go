@@ -123,7 +123,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer leave()
-	run := b.join(s)
+	run := b.join(ctx, s)
 	defer b.leave()
 	if err := b.ready(ctx, run); err != nil {
 		return err
@@ -211,7 +211,7 @@ func (s *Server) isClosed() bool {
 	}
 }
 
-// Looking returns how many workspaces are looked at, for tests and for metrics.
+// Looking returns how many workspaces are looked at, for tests.
 func (s *Server) Looking() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
