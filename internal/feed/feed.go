@@ -38,7 +38,7 @@ const (
 	// ringMax and ringBytesMax bound the messages that a workspace keeps for those who
 	// resume. The messages of the last look stay in any case.
 	ringMax      = 1024
-	ringBytesMax = 4 << 20
+	ringBytesMax = 1 << 20
 
 	// keyReadersMax is how many streams one credential may have open: tabs of a browser.
 	keyReadersMax = 16
