@@ -316,11 +316,9 @@ func (a *app) buildLogs() *cobra.Command {
 			if i < 0 {
 				return doze.Errorf(doze.NotFound, "there is no build of %q: see doze build ls", args[0])
 			}
-			asked := *a
-			asked.err = a.out // the log is what was asked for
-			view := asked.buildView(progressPlain)
+			var view buildView = &plainView{w: a.out, steps: map[string]int{}, past: true} // the log is what was asked for
 			if a.whole() {
-				view = asked.buildView(progressJSON)
+				view = rawView{a.out}
 			}
 			defer view.close()
 			for e, err := range c.BuildLog(cmd.Context(), all[i].ID, follow) {

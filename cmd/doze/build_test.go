@@ -319,6 +319,10 @@ func TestBuildsAreListed(t *testing.T) {
 	if code, _, _ := b.doze(t.Context(), t, "image", "build-logs", "none"); code != exitNotFound {
 		t.Errorf("%d", code)
 	}
+	failed := newBuilder(t, doze.BuildEvent{Status: doze.BuildFailed, Failure: &doze.BuildFailure{Message: "unknown instruction: RUNN", Line: 3, Command: "RUNN"}})
+	if code, out, _ := failed.doze(t.Context(), t, "image", "build-logs", "app"); code != 0 || !strings.Contains(out, "FAILED: unknown instruction: RUNN") {
+		t.Errorf("of a build that failed: %d %s", code, out)
+	}
 	if code, _, _ := b.doze(t.Context(), t, "build", "cancel", "b1"); code != 0 || !slices.Contains(b.calls, "DELETE /v0/builds/b1") {
 		t.Errorf("%d %v", code, b.calls)
 	}

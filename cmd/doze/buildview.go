@@ -63,7 +63,8 @@ func (v rawView) show(e doze.BuildEvent) error { return json.NewEncoder(v.w).Enc
 type plainView struct {
 	w     io.Writer
 	steps map[string]int
-	last  int // the step of the last line
+	last  int  // the step of the last line
+	past  bool // it prints why a build failed: the command succeeds
 }
 
 func (v *plainView) close() {}
@@ -73,7 +74,7 @@ func stepKey(e *doze.BuildEvent) string { return cmp.Or(e.Vertex, fmt.Sprint(e.S
 
 func (v *plainView) show(e doze.BuildEvent) error {
 	text := printable(strings.TrimRight(e.Plain(), "\n"))
-	if e.Status != "" && e.Failure != nil {
+	if e.Status != "" && e.Failure != nil && !v.past {
 		return nil // the error of the command says it
 	}
 	if text == "" {
