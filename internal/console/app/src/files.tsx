@@ -2,11 +2,11 @@
 import type { VNode } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { may } from "./api";
+import { Ask } from "./ask";
 import { Confirm } from "./confirm";
 import { ago, bytes, moment, plural } from "./format";
 import { Gate, says } from "./gate";
 import { directory, downloadMax, makeDirectory, remove, type Directory, type Entry } from "./inside";
-import { Ask } from "./sandbox";
 import { TextFile } from "./textfile";
 import { receive, sendAll, Transfers } from "./transfers";
 import { at, Fault, now, place, readOnly, reason, tell } from "./ui";

@@ -3,9 +3,9 @@
 import type { VNode } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { get, may, type List, type Preview, type Sandbox } from "./api";
+import { carryOut } from "./ask";
 import { plural } from "./format";
 import { Confirm } from "./confirm";
-import { carryOut } from "./sandbox";
 import { says } from "./gate";
 import { Dialog, Fault, readOnly, reason, tell } from "./ui";
 

@@ -3,6 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { ComponentChildren, VNode } from "preact";
 import { call, get, may, Refusal, type List, type Network, type Preview, type Sandbox, type SandboxEvent, type Snapshot, type Trace, type Usage } from "./api";
+import { Ask, carryOut } from "./ask";
 import { ago, bytes, moment, plural, took, clock } from "./format";
 import { InsideView } from "./insideview";
 import { find } from "./live";
@@ -10,7 +11,7 @@ import { Output } from "./output";
 import { stateName } from "./sandboxes";
 import { Tabs, tab } from "./tabs";
 import { depth, tiers } from "./tiers";
-import { at, Dialog, Dot, Fault, now, readOnly, reason, tell } from "./ui";
+import { at, Dot, Fault, now, readOnly, reason, tell } from "./ui";
 
 const retryAfter = 8000; // ms after a call that failed
 
@@ -161,18 +162,6 @@ function Depth({ tier }: { tier: string }): VNode | null {
   );
 }
 
-/** Makes a call that changes something, and tells what came of it. */
-export async function carryOut(said: string, method: string, path: string, body?: unknown): Promise<boolean> {
-  try {
-    await call(method, path, body);
-    tell(said);
-    return true;
-  } catch (e) {
-    tell(reason(e), true);
-    return false;
-  }
-}
-
 type Asked = "fork" | "snapshot" | "delete" | null;
 
 function Actions({ name, known, done }: { name: string; known: Known; done: () => void }): VNode | null {
@@ -243,45 +232,6 @@ function Actions({ name, known, done }: { name: string; known: Known; done: () =
           }} />
       )}
     </>
-  );
-}
-
-interface AskProps {
-  title: string;
-  about: string;
-  label: string;
-  submit: string;
-  optional?: boolean;
-  danger?: boolean;
-  /** The only text that is taken. */
-  must?: string;
-  close: () => void;
-  run: (text: string) => Promise<boolean>;
-}
-
-export function Ask(p: AskProps): VNode {
-  const [text, setText] = useState("");
-  const [busy, setBusy] = useState(false);
-  const wrong = p.must !== undefined ? text !== p.must : !p.optional && text.trim() === "";
-  const submit = async (e: Event): Promise<void> => {
-    e.preventDefault();
-    if (wrong || busy) return;
-    setBusy(true);
-    if (await p.run(text.trim())) p.close();
-    else setBusy(false);
-  };
-  return (
-    <Dialog title={p.title} close={p.close}>
-      <form onSubmit={submit}>
-        <p class="quiet">{p.about}</p>
-        <label for="asked">{p.label}{p.optional && <span class="quiet"> (may be left empty)</span>}</label>
-        <input id="asked" autofocus autocomplete="off" spellcheck={false} value={text} onInput={(e) => setText(e.currentTarget.value)} />
-        <div class="buttons">
-          <button type="button" onClick={p.close}>Cancel</button>
-          <button type="submit" class={p.danger ? "danger" : "primary"} disabled={wrong || busy}>{busy ? "Wait…" : p.submit}</button>
-        </div>
-      </form>
-    </Dialog>
   );
 }
 
