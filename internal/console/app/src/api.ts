@@ -79,10 +79,12 @@ export interface Sandbox {
     enabled?: boolean;
     region?: string;
     runtime: { image?: string; memory?: number; envs?: Variable[]; ports?: { target: number; name?: string; protocol?: string }[]; ttl?: string; expires?: string };
+    lifecycle?: { expirationPolicies?: { type: string; value: string }[] };
     volumes?: { name: string; mountPath: string }[];
     vpc?: string;
     network?: Network;
   };
+  archive?: { createdAt?: string; size?: number };
   events?: SandboxEvent[];
   expiresIn?: number;
   lastUsedAt?: string;

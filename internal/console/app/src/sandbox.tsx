@@ -3,9 +3,12 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { ComponentChildren, VNode } from "preact";
 import { call, get, may, Refusal, type List, type Network, type Preview, type Sandbox, type SandboxEvent, type Snapshot, type Trace, type Usage } from "./api";
+import { Archived, archiving } from "./archive";
 import { Ask, carryOut } from "./ask";
+import { FormDialog, type Form } from "./form";
 import { ago, bytes, moment, plural, took, clock } from "./format";
 import { InsideView } from "./insideview";
+import { extension } from "./lifetime";
 import { find } from "./live";
 import { Output } from "./output";
 import { stateName } from "./sandboxes";
@@ -97,6 +100,7 @@ export function SandboxView({ name }: { name: string }): VNode {
         <span class="labels">{labels.map(([k, v]) => <span key={k} class="label">{k}={v}</span>)}</span>
       </div>
       {fault && <Fault>{fault}</Fault>}
+      <Archived key={name} name={name} sandbox={sandbox} done={() => again.current()} />
       <Actions name={name} known={{ ...known, usage }} done={() => again.current()} />
       <Tabs name={name} />
       {tab() ? <InsideView name={name} sandbox={sandbox} awake={usage.tier === "awake"} /> : (
@@ -162,10 +166,14 @@ function Depth({ tier }: { tier: string }): VNode | null {
   );
 }
 
+/** Where a change of the deadlines leaves the machine as it is. A sandbox that failed gets another one. */
+const keeps = new Set(["DEPLOYED", "DEACTIVATED", "ARCHIVED"]);
+
 type Asked = "fork" | "snapshot" | "delete" | null;
 
 function Actions({ name, known, done }: { name: string; known: Known; done: () => void }): VNode | null {
   const [asked, setAsked] = useState<Asked>(null);
+  const [form, setForm] = useState<Form | null>(null);
   const [busy, setBusy] = useState("");
   if (readOnly.value) return null;
   const path = "/sandboxes/" + encodeURIComponent(name);
@@ -202,12 +210,15 @@ function Actions({ name, known, done }: { name: string; known: Known; done: () =
   if (lives && may("sandboxes:control")) button("terminal", usage.tier === "awake" ? "Terminal" : "Terminal (wakes it)", () => void terminal());
   if (lives && may("sandboxes:update")) button("snapshot", "Take a snapshot", () => setAsked("snapshot"));
   if (lives && may("sandboxes:create")) button("fork", "Fork", () => setAsked("fork"));
+  if (keeps.has(sandbox.status ?? "") && may("sandboxes:update")) button("extend", "Change its end", () => setForm(extension(sandbox)));
+  if (lives && may("sandboxes:update")) button("archive", "Archive", () => setForm(archiving(name, usage.tier === "awake")));
   if (may("sandboxes:delete") && sandbox.status !== "DELETING" && sandbox.status !== "TERMINATED") button("delete", "Delete", () => setAsked("delete"), "danger");
   if (buttons.length === 0) return null;
   const close = (): void => setAsked(null);
   return (
     <>
       <div class="actions" role="group" aria-label="Actions">{buttons}</div>
+      {form && <FormDialog form={form} close={() => setForm(null)} done={done} />}
       {asked === "snapshot" && (
         <Ask title={`Take a snapshot of ${name}`} label="Name of the snapshot" optional submit="Take it" close={close}
           about="The snapshot has the memory and the files as they are now. A sandbox that sleeps is not woken."
