@@ -23,6 +23,7 @@ type FeedSandbox struct {
 	Version    string            `json:"version"`
 	Labels     map[string]string `json:"labels,omitempty"`
 	Image      string            `json:"image"`
+	Origin     *Origin           `json:"origin,omitempty"` // as in [Sandbox]
 	CreatedAt  Time              `json:"createdAt"`
 	LastUsedAt Time              `json:"lastUsedAt"`
 	// Busy is the share of its processors that the sandbox took between the last two

@@ -59,6 +59,8 @@ type Observed struct {
 	ExpiresIn      *int64      `json:"expiresIn,omitempty"` // seconds; nil without a deadline
 	LastUsedAt     Time        `json:"lastUsedAt,omitzero"`
 	NodeGeneration string      `json:"nodeGeneration,omitempty"`
+	// Origin is what it was forked from; nil if it is no fork.
+	Origin *Origin `json:"origin,omitempty"`
 	// Recovery is the last return to a checkpoint; nil if there was none.
 	Recovery *Recovery `json:"recovery,omitempty"`
 	State    string    `json:"state,omitempty"`

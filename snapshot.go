@@ -102,6 +102,14 @@ type ForkResponse struct {
 	SnapshotID string `json:"snapshotId"`
 }
 
+// Origin is what a sandbox was forked from, as it was then. The snapshot and its sandbox may
+// be gone, and another sandbox may have that name.
+type Origin struct {
+	SandboxName  string `json:"sandboxName"`
+	SnapshotID   string `json:"snapshotId"`
+	SnapshotName string `json:"snapshotName"`
+}
+
 // RestoreResponse says what a sandbox was put back to.
 type RestoreResponse struct {
 	Name       string `json:"name"`

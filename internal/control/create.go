@@ -132,6 +132,7 @@ func (s *Server) create(ctx context.Context, want doze.Sandbox, from *store.Snap
 	sb, snapshot := recordOf(want), ""
 	if from != nil {
 		sb.Authority, snapshot = from.Authority, from.ID
+		sb.Origin = &doze.Origin{SandboxName: from.SandboxName, SnapshotID: from.ID, SnapshotName: from.Name}
 	}
 	// The turn comes before the record, so that a caller that finds the record can
 	// wait.

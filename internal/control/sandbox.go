@@ -97,7 +97,7 @@ func (s *Server) bare(sb store.Sandbox, by seen) doze.Sandbox {
 	out.Metadata.URL, out.Metadata.Plan = s.URL(sb.Metadata.Workspace, sb.Metadata.Name), doze.Plan
 	used := s.lastUsed(sb, by, now)
 	out.Observed = doze.Observed{
-		Archive: sb.Archive, Events: sb.Events, LastUsedAt: doze.Time{Time: used}, NodeGeneration: doze.Generation,
+		Archive: sb.Archive, Events: sb.Events, LastUsedAt: doze.Time{Time: used}, NodeGeneration: doze.Generation, Origin: sb.Origin,
 		Status: sb.Phase.Status(), State: sb.Phase.State(),
 	}
 	// Between the phases of one status the node moves on its own, ahead of

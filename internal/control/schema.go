@@ -22,7 +22,7 @@ func schemas() openapi.Schemas {
 		},
 		Members: members(),
 		Unset: []string{
-			"archive", "entrypoint", "expiresIn", "nodeGeneration", "recovery", "versions", "SnapshotSource.deleted",
+			"archive", "entrypoint", "expiresIn", "nodeGeneration", "origin", "recovery", "versions", "SnapshotSource.deleted",
 		},
 		// Of what is replaced whole. What a caller may change in part has no
 		// members that are needed each time.

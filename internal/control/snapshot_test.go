@@ -212,6 +212,9 @@ func TestForks(t *testing.T) {
 			if sb.Status != "DEPLOYED" || recall(p, name) != "one" {
 				t.Errorf("%s is %s and remembers %q", name, sb.Status, recall(p, name))
 			}
+			if sb.Origin == nil || *sb.Origin != (doze.Origin{SandboxName: "a", SnapshotID: n.ID, SnapshotName: "n"}) {
+				t.Errorf("its origin is %+v", sb.Origin)
+			}
 			if m := sb.Metadata; m.ExternalID != "" || len(m.Labels) != 0 || m.DisplayName != "" {
 				t.Errorf("it inherits %+v", m)
 			}

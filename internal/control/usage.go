@@ -109,7 +109,7 @@ func feedSandbox(sb store.Sandbox, shown func(store.Sandbox) (doze.Sandbox, doze
 	}
 	return doze.FeedSandbox{
 		Name: seen.Metadata.Name, Status: seen.Status, State: seen.State, Version: fmt.Sprintf("%d.%d", sb.Revision, sb.Seq),
-		Labels: seen.Metadata.Labels, Image: seen.Spec.Runtime.Image, CreatedAt: seen.Metadata.CreatedAt, LastUsedAt: seen.LastUsedAt,
+		Labels: seen.Metadata.Labels, Image: seen.Spec.Runtime.Image, Origin: seen.Origin, CreatedAt: seen.Metadata.CreatedAt, LastUsedAt: seen.LastUsedAt,
 		CountedSince: u.CountedSince, Tier: u.Tier, Memory: u.Memory, Processor: u.Processor, Disk: u.Disk, Network: u.Network,
 		Wakes: u.Wakes, Sleeps: u.Sleeps, LastWake: u.LastWake,
 	}

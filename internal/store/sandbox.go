@@ -32,6 +32,7 @@ type Sandbox struct {
 	Metadata  doze.Metadata
 	Spec      doze.SandboxSpec
 	Archive   *doze.Archive // nil if it never was archived; not to be changed
+	Origin    *doze.Origin  // nil if it is no fork; not to be changed
 	Events    []doze.Event  // filled by the methods that say so
 	LastUsed  time.Time     // as far as the store was told
 	Ended     time.Time     // zero until it is terminated
@@ -43,6 +44,7 @@ type content struct {
 	Metadata  doze.Metadata    `json:"metadata"`
 	Spec      doze.SandboxSpec `json:"spec"`
 	Archive   *doze.Archive    `json:"archive,omitempty"`
+	Origin    *doze.Origin     `json:"origin,omitempty"`
 	Redeploys int              `json:"redeploys,omitempty"`
 	Sealed    []byte           `json:"sealed,omitempty"` // values of secret variables, by position
 	Authority string           `json:"authority,omitempty"`
@@ -54,7 +56,7 @@ type content struct {
 // encode is the body of a record, with the values of secret variables sealed.
 // Secrets of routing rules come sealed; in plain they are in no record.
 func (s *Store) encode(sb *Sandbox) (_ []byte, err error) {
-	c := content{Metadata: sb.Metadata, Spec: sb.Spec, Archive: sb.Archive, Redeploys: sb.Redeploys, Authority: sb.Authority}
+	c := content{Metadata: sb.Metadata, Spec: sb.Spec, Archive: sb.Archive, Origin: sb.Origin, Redeploys: sb.Redeploys, Authority: sb.Authority}
 	values := map[int]string{}
 	for i, e := range sb.Spec.Runtime.Envs {
 		if e.Secret && e.Text() != "" {
@@ -85,7 +87,8 @@ func (s *Store) decode(sb *Sandbox, body []byte) error {
 	if err := json.Unmarshal(body, &c); err != nil {
 		return err
 	}
-	sb.Metadata, sb.Spec, sb.Archive, sb.Redeploys, sb.Authority = c.Metadata, c.Spec, c.Archive, c.Redeploys, c.Authority
+	sb.Metadata, sb.Spec, sb.Archive, sb.Origin = c.Metadata, c.Spec, c.Archive, c.Origin
+	sb.Redeploys, sb.Authority = c.Redeploys, c.Authority
 	values, err := s.unsealValues(c.Sealed, sandboxPlace+sb.UID)
 	if err != nil {
 		return err

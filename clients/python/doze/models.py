@@ -540,6 +540,7 @@ class FeedSandbox:
     memory: MemoryUsage
     name: str
     network: NetworkUsage
+    origin: Origin | None = field(default=None)
     processor: ProcessorUsage
     sleeps: int
     state: str
@@ -968,6 +969,13 @@ class OAuthClient:
 
 
 @dataclass(kw_only=True)
+class Origin:
+    sandbox_name: str = field(metadata={"json": "sandboxName"})
+    snapshot_id: str = field(metadata={"json": "snapshotId"})
+    snapshot_name: str = field(metadata={"json": "snapshotName"})
+
+
+@dataclass(kw_only=True)
 class PasswordRequest:
     old_password: str | None = field(default=None)
     password: str
@@ -1386,6 +1394,7 @@ class Sandbox:
     last_used_at: str | None = field(default=None, metadata={"json": "lastUsedAt"})
     metadata: Metadata
     node_generation: str | None = field(default=None, metadata={"json": "nodeGeneration"})
+    origin: Origin | None = field(default=None)
     recovery: Recovery | None = field(default=None)
     spec: SandboxSpec
     state: Literal["RUNNING", "STANDBY"] | None = field(default=None)
