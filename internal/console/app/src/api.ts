@@ -53,6 +53,7 @@ export interface FeedSandbox extends Omit<Usage, "measuredAt"> {
   version: string;
   labels?: Record<string, string>;
   image: string;
+  origin?: Origin;
   createdAt: string;
   lastUsedAt: string;
   busy: number;
@@ -64,6 +65,13 @@ export interface FeedMessage {
   sandboxes?: FeedSandbox[];
   gone?: string[];
   total?: number;
+}
+
+/** What a sandbox was forked from, as it was then. */
+export interface Origin {
+  sandboxName: string;
+  snapshotId: string;
+  snapshotName: string;
 }
 
 export interface SandboxEvent {
@@ -85,6 +93,7 @@ export interface Sandbox {
     network?: Network;
   };
   archive?: { createdAt?: string; size?: number };
+  origin?: Origin;
   events?: SandboxEvent[];
   expiresIn?: number;
   lastUsedAt?: string;
@@ -113,6 +122,8 @@ export interface Snapshot {
   message?: string;
   createdAt?: string;
   createdBy?: string;
+  sandboxName: string;
+  source: { deleted: boolean };
   bytes?: number;
 }
 

@@ -6,7 +6,7 @@ import { call, get, may, Refusal, type List, type Network, type Preview, type Sa
 import { Archived, archiving } from "./archive";
 import { Ask, carryOut } from "./ask";
 import { FormDialog, type Form } from "./form";
-import { ago, bytes, moment, plural, took, clock } from "./format";
+import { ago, bytes, moment, took, clock } from "./format";
 import { InsideView } from "./insideview";
 import { extension } from "./lifetime";
 import { find } from "./live";
@@ -14,6 +14,7 @@ import { Output } from "./output";
 import { stateName } from "./sandboxes";
 import { Tabs, tab } from "./tabs";
 import { depth, tiers } from "./tiers";
+import { Tree } from "./tree";
 import { at, Dot, Fault, now, readOnly, reason, tell } from "./ui";
 
 const retryAfter = 8000; // ms after a call that failed
@@ -115,7 +116,7 @@ export function SandboxView({ name }: { name: string }): VNode {
             <div>
               <Refusals name={name} sandbox={sandbox} done={() => again.current()} />
               <Life known={known} />
-              <Snapshots name={name} known={known} done={() => again.current()} />
+              <Tree sandbox={sandbox} snapshots={known.snapshots} done={() => again.current()} />
             </div>
           </div>
           <Output name={name} />
@@ -416,45 +417,6 @@ function Life({ known: { sandbox, traces, snapshots } }: { known: Known }): VNod
         ))}
       </ol>
       <p class="quiet">The platform remembers the last 16 wakes and creates, until it is started again. It does not record when the sandbox fell asleep.</p>
-    </section>
-  );
-}
-
-function Snapshots({ name, known: { snapshots }, done }: { name: string; known: Known; done: () => void }): VNode | null {
-  const [fork, setFork] = useState<Snapshot | null>(null);
-  const [drop, setDrop] = useState<Snapshot | null>(null);
-  if (snapshots.length === 0) return null;
-  const act = async (said: string, method: string, path: string, body?: unknown): Promise<boolean> => {
-    const ok = await carryOut(said, method, path, body);
-    done();
-    return ok;
-  };
-  const writes = !readOnly.value;
-  return (
-    <section class="card" aria-labelledby="snapshots">
-      <h2 id="snapshots">{plural(snapshots.length, "snapshot")}</h2>
-      <ul class="snapshots">
-        {snapshots.map((s) => (
-          <li key={s.id}>
-            <span><b>{s.name}</b> <span class="quiet">{s.status.toLowerCase()}{s.bytes ? `, ${bytes(s.bytes)}` : ""}{s.createdAt ? `, ${ago(s.createdAt, now.value)}` : ""}</span></span>
-            {writes && may("sandboxes:create") && <button type="button" class="small" onClick={() => setFork(s)}>Fork</button>}
-            {writes && may("sandboxes:delete") && <button type="button" class="small danger" onClick={() => setDrop(s)}>Delete</button>}
-          </li>
-        ))}
-      </ul>
-      {fork && (
-        <Ask title={`Fork the snapshot ${fork.name}`} label="Name of the new sandbox" submit="Fork" close={() => setFork(null)}
-          about={`The new sandbox goes on where ${name} was then. Memory is copied as it was, with the secrets in it.`}
-          run={async (text) => {
-            const ok = await act(`${text} is ready.`, "POST", `/snapshots/${encodeURIComponent(fork.id)}/fork`, { targetName: text, targetType: "sandbox" });
-            if (ok) location.hash = at("sandboxes", text);
-            return ok;
-          }} />
-      )}
-      {drop && (
-        <Ask title={`Delete the snapshot ${drop.name}?`} label={`Type ${drop.name} to confirm`} submit="Delete it" danger must={drop.name} close={() => setDrop(null)}
-          about="Its forks go on." run={() => act("The snapshot is deleted.", "DELETE", `/snapshots/${encodeURIComponent(drop.id)}`)} />
-      )}
     </section>
   );
 }
