@@ -6,7 +6,7 @@ import { call, get, may, Refusal, type List, type Network, type Preview, type Sa
 import { Archived, archiving } from "./archive";
 import { Ask, carryOut } from "./ask";
 import { FormDialog, type Form } from "./form";
-import { ago, bytes, moment, took, clock } from "./format";
+import { ago, bytes, clock, moment, span, took } from "./format";
 import { InsideView } from "./insideview";
 import { extension } from "./lifetime";
 import { find } from "./live";
@@ -262,7 +262,7 @@ function Facts({ known: { sandbox, usage } }: { known: Known }): VNode {
   facts.push(["Network", <>{bytes(usage.network.receivedBytes)} in, {bytes(usage.network.sentBytes)} out</>]);
   facts.push(["Wakes", <>{usage.wakes.count} <span class="quiet">since {clock(usage.countedSince, false)}</span>{usage.wakes.failures > 0 && <>, {usage.wakes.failures} failed</>}{usage.wakes.count > 0 && <span class="quiet">; p50 {took(usage.wakes.p50Us)}, p99 {took(usage.wakes.p99Us)}</span>}</>]);
   facts.push(["Last use", usage.tier === "awake" ? "now" : ago(sandbox.lastUsedAt, t)]);
-  if (sandbox.expiresIn !== undefined) facts.push(["Ends by itself", `in ${Math.max(0, Math.round(sandbox.expiresIn / 60))} min`]);
+  if (sandbox.expiresIn !== undefined) facts.push(["Ends by itself", `in ${span(sandbox.expiresIn)}`]);
   facts.push(["Image", <code>{sandbox.spec.runtime.image}</code>]);
   facts.push(["Created", <>{sandbox.metadata.createdAt ? moment(sandbox.metadata.createdAt) : "–"} <span class="quiet">by {sandbox.metadata.createdBy}</span></>]);
   for (const v of sandbox.spec.volumes ?? []) facts.push([`Volume ${v.name}`, <code>{v.mountPath}</code>]);
@@ -393,7 +393,7 @@ function Life({ known: { sandbox, traces, snapshots } }: { known: Known }): VNod
   }
   const all: Moment[] = [];
   for (const e of sandbox.events ?? []) {
-    if (!refused.test(e.message)) all.push({ time: Date.parse(e.time), kind: e.type === "notice" ? "notice" : e.status === "FAILED" ? "bad" : "event", text: e.message });
+    if (!refused.test(e.message)) all.push({ time: Date.parse(e.time), kind: e.type === "notice" ? "warned" : e.status === "FAILED" ? "bad" : "event", text: e.message });
   }
   for (const t of traces) {
     if (t.kind === "wake") {

@@ -114,9 +114,11 @@ export function Tree({ sandbox, snapshots, done }: Props): VNode | null {
                 <b>{s.name}</b> <span class="quiet">{s.status === "ready" ? "" : s.status + ", "}{s.bytes ? bytes(s.bytes) + ", " : ""}<Time at={s.createdAt} /></span>
                 {s.message && <span class="bad"> {s.message}</span>}
               </span>
-              {s.status === "ready" && writes("sandboxes:create") && button("Fork", s, forking(s))}
-              {s.status === "ready" && restores && button("Restore", s, restoring(s, sandbox))}
-              {s.status !== "pending" && writes("sandboxes:delete") && button("Delete", s, deleting(s), "danger")}
+              <div class="does">
+                {s.status === "ready" && writes("sandboxes:create") && button("Fork", s, forking(s))}
+                {s.status === "ready" && restores && button("Restore", s, restoring(s, sandbox))}
+                {s.status !== "pending" && writes("sandboxes:delete") && button("Delete", s, deleting(s), "danger")}
+              </div>
             </div>
             <Forks of={`the snapshot ${s.name}`} forks={forks.get(s.id) ?? []} />
           </li>
