@@ -10,6 +10,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/checkup"
 	"github.com/dozehq/doze/internal/clock"
 	"github.com/dozehq/doze/internal/daemon"
 	"github.com/dozehq/doze/internal/edge"
@@ -79,6 +80,7 @@ func open(ctx context.Context, s settings.Settings, in *front.Listeners) (_ *pla
 	if p.host, err = openNode(ctx, s, p.meters, up); err != nil {
 		return nil, err
 	}
+	p.plane.Doctor = checkup.Here(checkup.Host(s, companion, p.host.Swap()), true)
 	p.edge = newEdge(p, addresses)
 	node := p.host.Node()
 	n := plane.Node{Node: node, Gate: node, Info: p.host.Info(), Bucket: p.host.Bucket(), Enforce: p.host.Enforce}

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/dozehq/doze/internal/checkup"
 	"github.com/dozehq/doze/internal/clock"
 	"github.com/dozehq/doze/internal/daemon"
+	"github.com/dozehq/doze/internal/doctor"
 	"github.com/dozehq/doze/internal/fleet/mtls"
 	"github.com/dozehq/doze/internal/instance"
 	"github.com/dozehq/doze/internal/metric"
@@ -26,6 +28,7 @@ func serveControl(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
+	p.Doctor = checkup.Here(doctor.Host{}, false)
 	addresses, err := addressesOf(r.settings)
 	if err != nil {
 		return err

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/checkup"
 	"github.com/dozehq/doze/internal/doctor"
 	"github.com/dozehq/doze/internal/host"
 	"github.com/dozehq/doze/internal/settings"
@@ -20,13 +20,9 @@ func companion(name string) string {
 	return host.Companion(self, name)
 }
 
-// examined is what doctor looks at.
+// examined is what doctor looks at before a start.
 func examined(ctx context.Context, s settings.Settings) doctor.Host {
-	pool, _ := doze.ParseAddressPool(s.EgressPool) // what is wrong with it, config check says
-	return doctor.Host{
-		Data: s.Data, Binaries: []string{companion(host.Launcher(s.Driver)), companion("doze-agent")},
-		Pool: pool, Link: s.EgressLink, Swap: s.Memory().ExpectedSwap(ctx, s.Data, s.Disk()),
-	}
+	return checkup.Host(s, companion, s.Memory().ExpectedSwap(ctx, s.Data, s.Disk()))
 }
 
 // examine says what the host lacks, and changes what it may if it is told to.

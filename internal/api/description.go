@@ -103,7 +103,7 @@ func groupOf(name, about string, begin ...string) group {
 // groups are all tags in the order of the page. The longest beginning of a path decides.
 var groups = []group{
 	groupOf("Platform", "what this platform is and has, and how it is",
-		"/health", "/openapi.json", "/configuration", "/locations", "/publicIps", "/features", "/platform/history"),
+		"/health", "/openapi.json", "/configuration", "/locations", "/publicIps", "/features", "/platform/history", "/platform/doctor"),
 	groupOf("Sandboxes", "create, change, end, sleep and wake them", "/sandboxes"),
 	groupOf("Archives", "the files of a sandbox, without its machine", "/sandboxes/{name}/archive", "/sandboxes/{name}/unarchive"),
 	groupOf("Logs and usage", "what happens in sandboxes, and what they take",

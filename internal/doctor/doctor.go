@@ -90,37 +90,63 @@ type Host struct {
 	Pool     []netip.Prefix // addresses for egress IPs
 	Link     string         // network interface that they belong to
 	Swap     swap.Plan      // what sandboxes get, or would
+	Plain    string         // address at which others reach dozed by plain HTTP; empty: none
+	Unfound  string         // domain of sandboxes that this host's programs do not find; empty: none
 }
+
+// reach is where a check can run.
+type reach uint8
+
+// A process that runs sandboxes does all checks but those apart.
+const (
+	sandboxes reach = iota // about what only sandboxes need
+	always                 // about every process of the platform
+	apart                  // it makes a namespace, and dozed does not start where it fails
+)
 
 // checks is everything that is looked at.
 var checks = []struct {
-	name string
-	look func(Host) (Verdict, string, string)
-	fix  *Setting
+	name  string
+	look  func(Host) (Verdict, string, string)
+	fix   *Setting
+	reach reach
 }{
-	{"user", root, nil},
-	{"processor", processor, nil},
-	{"kernel", kernel, nil},
-	{"cgroups", cgroups, nil},
-	{"network", network, nil},
-	{"egress pool", egressPool, nil},
-	{"programs", programs, nil},
-	{"our binaries", binaries, nil},
-	{"memory", memory, nil},
-	{"disk", disk, nil},
-	{"volumes", volumes, nil},
-	{"open files", openFiles, nil},
-	{"memory maps", memoryMaps, &Setting{mapsFile, strconv.Itoa(mapsWanted)}},
-	{"swap", hostSwap, nil},
-	{"swap limits", swapLimits, nil},
-	{"huge pages", hugePages, &Setting{hugeFile, "never"}},
-	{"KVM", kvm, nil},
+	{"user", root, nil, sandboxes},
+	{"processor", processor, nil, always},
+	{"kernel", kernel, nil, always},
+	{"cgroups", cgroups, nil, sandboxes},
+	{"network", network, nil, apart},
+	{"egress pool", egressPool, nil, sandboxes},
+	{"programs", programs, nil, sandboxes},
+	{"our binaries", binaries, nil, sandboxes},
+	{"memory", memory, nil, sandboxes},
+	{"disk", disk, nil, sandboxes},
+	{"volumes", volumes, nil, sandboxes},
+	{"open files", openFiles, nil, always},
+	{"memory maps", memoryMaps, &Setting{mapsFile, strconv.Itoa(mapsWanted)}, sandboxes},
+	{"swap", hostSwap, nil, sandboxes},
+	{"swap limits", swapLimits, nil, sandboxes},
+	{"huge pages", hugePages, &Setting{hugeFile, "never"}, sandboxes},
+	{"KVM", kvm, nil, sandboxes},
+	{"encryption", encryption, nil, sandboxes},
+	{"local names", localNames, nil, sandboxes},
 }
 
 // Examine runs all checks.
-func Examine(h Host) []Finding {
+func Examine(h Host) []Finding { return examine(h, func(reach) bool { return true }) }
+
+// Running runs the checks that suit a process that serves, and that changes nothing by
+// them. Without sandboxes, it runs those about every process of the platform.
+func Running(h Host, withSandboxes bool) []Finding {
+	return examine(h, func(r reach) bool { return r == always || withSandboxes && r == sandboxes })
+}
+
+func examine(h Host, suits func(reach) bool) []Finding {
 	var found []Finding
 	for _, c := range checks {
+		if !suits(c.reach) {
+			continue
+		}
 		v, text, remedy := c.look(h)
 		f := Finding{Check: c.name, Verdict: v, Text: text, Remedy: remedy}
 		if v != Fine {
@@ -442,6 +468,23 @@ func hugePages(Host) (Verdict, string, string) {
 
 func kvm(Host) (Verdict, string, string) {
 	return Fine, "not needed", ""
+}
+
+// encryption looks whether keys and tokens reach this host in the clear.
+func encryption(h Host) (Verdict, string, string) {
+	if h.Plain == "" {
+		return Fine, "nobody else reaches dozed by plain HTTP", ""
+	}
+	return Advice, "keys and tokens are not encrypted on the way to " + h.Plain, "use --tls-cert or --acme, unless something in front does it"
+}
+
+// localNames looks whether programs of this host find the sandboxes.
+func localNames(h Host) (Verdict, string, string) {
+	if h.Unfound == "" {
+		return Fine, "sandboxes have no names that this host does not find", ""
+	}
+	return Advice, "programs that ask the system, as node and python do, do not find names below " + h.Unfound + "; browsers and curl do",
+		"apt-get install libnss-myhostname, or start dozed without --domain"
 }
 
 func number(name string) int64 {

@@ -13,15 +13,21 @@ const localhost = "localhost"
 // noteLocalNames says, if sandboxes have names below localhost, that programs of
 // this host which ask its system do not find them.
 func noteLocalNames(domain string) {
-	if domain != localhost && !strings.HasSuffix(domain, "."+localhost) {
-		return
-	}
-	sources, _ := os.ReadFile("/etc/nsswitch.conf") // without one there is nobody to ask but the DNS
-	servers, _ := os.ReadFile("/etc/resolv.conf")
-	if !findsLocalNames(string(sources), string(servers)) {
+	if !FindsNames(domain) {
 		slog.Warn("programs of this host that ask its system, as node and python do, do not find names below localhost; browsers and curl do",
 			"fix", "apt-get install libnss-myhostname, or start dozed without --domain")
 	}
+}
+
+// FindsNames reports whether programs of this host find names below a domain as the
+// rest of the world does. Below localhost, that takes a module of the host.
+func FindsNames(domain string) bool {
+	if domain != localhost && !strings.HasSuffix(domain, "."+localhost) {
+		return true
+	}
+	sources, _ := os.ReadFile("/etc/nsswitch.conf") // without one there is nobody to ask but the DNS
+	servers, _ := os.ReadFile("/etc/resolv.conf")
+	return findsLocalNames(string(sources), string(servers))
 }
 
 // findsLocalNames reports whether a host with these files answers for names below

@@ -22,12 +22,15 @@ type Authority struct {
 	Ours func(name string) (domain string, ok bool)
 }
 
+// Plain reports whether others reach the listener, and by plain HTTP.
+func (o Options) Plain() bool { return o.Cert == "" && o.Authority == nil && !loopback(o.Listen) }
+
 // openTLS returns how the listener speaks TLS: with the certificate of the files
 // for the names in it, and with those of the authority for others. It is nil where
 // the listener speaks plain HTTP.
 func (f *Front) openTLS(o Options) (*tls.Config, error) {
 	if o.Cert == "" && o.Authority == nil {
-		if !loopback(o.Listen) {
+		if o.Plain() {
 			slog.Warn("keys and tokens are not encrypted on the way here: use --tls-cert or --acme, unless something in front does it", "listen", o.Listen)
 		}
 		return nil, nil //nolint:nilnil // the server takes nil for none

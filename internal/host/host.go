@@ -176,6 +176,9 @@ func (h *Host) Info() fleet.NodeInfo {
 // Bucket is where drives are, or nil.
 func (h *Host) Bucket() *drive.Bucket { return h.bucket }
 
+// Swap is the swap that sandboxes got.
+func (h *Host) Swap() swap.Plan { return h.swap }
+
 // Enforce ends connections of workspaces that have used up their quota of egress.
 func (h *Host) Enforce() { h.egress.Enforce() }
 

@@ -49,7 +49,7 @@ func (h *Host) openMemory(ctx context.Context) error {
 	h.swap, err = swap.Provide(ctx, choice, m.SwapOptions(h.o.Data, host, disk))
 	if err != nil { // sandboxes sleep all the same
 		slog.Warn("swap could not be had", "swap", m.Swap, "kind", h.swap.Kind, "cost", swap.Cost, "err", err)
-		h.swap = swap.Plan{Kind: swap.Off}
+		h.swap = swap.Plan{Kind: swap.Off, Why: "it could not be had: " + err.Error()}
 	} else {
 		logSwap(m.Swap, h.swap)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/dozehq/doze/internal/access"
 	"github.com/dozehq/doze/internal/audit"
 	"github.com/dozehq/doze/internal/catalogue"
+	"github.com/dozehq/doze/internal/checkup"
 	"github.com/dozehq/doze/internal/control"
 	"github.com/dozehq/doze/internal/drive"
 	"github.com/dozehq/doze/internal/edge"
@@ -33,7 +34,8 @@ type Plane struct {
 	Previews    *fleet.Previews
 	Credentials *access.Credentials
 	History     *history.History
-	*Rooms      // nil before Begin
+	Doctor      *checkup.Checkup // set before Begin; nil: nobody looks at the host
+	*Rooms                       // nil before Begin
 
 	settings settings.Settings
 	quotas   *quota.Book
@@ -84,8 +86,8 @@ func (p *Plane) Begin(ctx context.Context, n Node, a edge.Addresses, recheck fun
 	c := Parts{
 		Store: p.Store, Node: n.Node, Gate: n.Gate, Info: n.Info, Enforce: n.Enforce,
 		Directory: p.Directory, Previews: p.Previews, Credentials: p.Credentials,
-		History: p.History,
-		Audit:   audit.New(p.Store, s.AuditRetention.Duration), Quotas: p.quotas, Operator: s.Workspace,
+		History: p.History, Checkup: p.Doctor,
+		Audit: audit.New(p.Store, s.AuditRetention.Duration), Quotas: p.quotas, Operator: s.Workspace,
 		Regions: s.Regions, Base: s.APIURL(), URL: a.URL, PreviewURL: a.PreviewURL, DomainTarget: a.Target(), Resolver: s.DNS(),
 		Hub: hub(), Recheck: recheck, Pool: pool, Spool: filepath.Join(s.Data, "builds"), Parallel: s.Builds,
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/audit"
 	"github.com/dozehq/doze/internal/build"
+	"github.com/dozehq/doze/internal/checkup"
 	"github.com/dozehq/doze/internal/console"
 	"github.com/dozehq/doze/internal/control"
 	"github.com/dozehq/doze/internal/feed"
@@ -30,7 +31,7 @@ import (
 )
 
 // Parts are what the rooms of control are made with. Every field but Hub, Bucket, Pool,
-// Enforce, Info, Parallel and History is required.
+// Enforce, Info, Parallel, History and Checkup is required.
 type Parts struct {
 	Store        *store.Store
 	Node         fleet.Node
@@ -55,6 +56,7 @@ type Parts struct {
 	Info         fleet.NodeInfo   // of the node; the zero one while no node has joined
 	Spool        string           // the directory of archives and logs of builds
 	History      *history.History // nil: none is stored
+	Checkup      *checkup.Checkup // nil: nobody looks at the host
 	Parallel     int              // builds at a time; 0 is the default
 }
 
@@ -69,6 +71,7 @@ type Rooms struct {
 	Tenancy  *tenancy.Server
 	Logins   *oauth.Server
 	History  *history.Server
+	Checkup  *checkup.Server
 	Feed     *feed.Server
 	Registry *registry.Server
 	API      *api.Server
@@ -102,6 +105,7 @@ func NewRooms(p Parts) *Rooms {
 		Regions: p.Regions, Operator: p.Operator, Enforce: p.Enforce, DropBuilds: r.Builds.Drop,
 	})
 	r.History = &history.Server{History: p.History, Operator: p.Operator}
+	r.Checkup = &checkup.Server{Checkup: p.Checkup, Operator: p.Operator}
 	r.Feed = feed.New(feed.Config{Credentials: p.Credentials, Survey: func(ctx context.Context, workspace string, each func([]doze.FeedSandbox) error) error {
 		return control.Survey(ctx, r.Control, workspace, each)
 	}})
@@ -139,7 +143,7 @@ func Describe() *api.Server { return (&Rooms{}).compose(api.Config{}) }
 func (r *Rooms) compose(c api.Config) *api.Server {
 	return api.New(
 		c, r.Control.Section(), r.Preview.Section(), r.Schedule.Section(), r.Images.Section(), r.Builds.Section(), r.Network.Section(),
-		r.Tenancy.Section(), r.History.Section(), r.Feed.Section(), logins(r.Logins),
+		r.Tenancy.Section(), r.History.Section(), r.Checkup.Section(), r.Feed.Section(), logins(r.Logins),
 	)
 }
 

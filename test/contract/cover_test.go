@@ -14,6 +14,7 @@ var fruitless = map[string]string{
 	"GET /openapi.json":                          "docs/openapi.json is its answer",
 	"GET /images/{type}/{image}/archive":         "its answer is an archive: see e2e.TestImageTravels",
 	"GET /platform/history":                      "its numbers are those of the host: see e2e.TestHistory",
+	"GET /platform/doctor":                       "its findings are those of the host: see e2e.TestConsoleDoctor",
 	"GET /platform/users":                        "it has the users of all conversations: see control.TestWorkspacesAreCreatedByRight",
 	"POST /pending-image-shares/{share}/accept":  "no share needs an answer",
 	"POST /pending-image-shares/{share}/decline": "no share needs an answer",

@@ -114,7 +114,7 @@ var snippets = map[string]snippet{
 	"docs/api/limits.md":   {refused: true},
 	"docs/api/login.md":    {refused: true, unseen: map[string]string{`{"access_token"`: "nobody allows it in a browser; TestDeviceFlow does"}},
 	"docs/api/network.md":  {},
-	"docs/api/platform.md": {unseen: map[string]string{`{"from": "2026-11-27`: "nothing happened here then; TestHistory reads what did"}},
+	"docs/api/platform.md": {unseen: map[string]string{`{"from": "2026-11-27`: "nothing happened here then; TestHistory reads what did", `{"host": "box1"`: "hosts differ; TestConsoleDoctor reads what is amiss with one"}},
 	"docs/api/policies.md": {},
 	"docs/api/previews.md": {before: oneSandbox + `
 		curl -H "$auth" --json '{"metadata": {"name": "session"}, "spec": {"port": 3000, "public": false}}' "$URL/v0/sandboxes/web/previews" >/dev/null`},

@@ -248,6 +248,14 @@ class Caller:
 
 
 @dataclass(kw_only=True)
+class Checkup:
+    checked_at: str = field(metadata={"json": "checkedAt"})
+    findings: list[Finding]
+    host: str
+    sandboxes: bool
+
+
+@dataclass(kw_only=True)
 class Cleaned:
     deleted: int
     message: str
@@ -597,6 +605,14 @@ class FileRequest:
     is_directory: bool | None = field(default=None, metadata={"json": "isDirectory"})
     #: octal, such as 0644, which is what a file has otherwise; a directory has 0755
     permissions: str | None = field(default=None)
+
+
+@dataclass(kw_only=True)
+class Finding:
+    found: str
+    name: str
+    remedy: str
+    severity: str
 
 
 @dataclass(kw_only=True)

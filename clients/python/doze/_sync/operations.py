@@ -269,6 +269,10 @@ class ControlOperations:
         """List the shares that an answer. There are none: a share counts at once. Needs the scope admin."""
         return self._transport.call("GET", f"{self._base}/pending-image-shares", params=_codec.query(**{"direction": direction}), decode=_codec.items(_codec.model(models.ImageShare)), timeout=timeout)
 
+    def get_platform_doctor(self, *, timeout: float | None = None) -> models.Checkup:
+        """Read what is amiss with the host. Only operators get it. It is what `dozed doctor` finds on the host of this process, and what dozed warned of at its start. The platform looks when somebody asks, and at most once a minute. It tries no rules of the packet filter, as `dozed doctor` does. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/platform/doctor", decode=_codec.model(models.Checkup), timeout=timeout)
+
     def get_platform_history(self, *, series: str | None = None, from_: str | None = None, to: str | None = None, step: str | None = None, timeout: float | None = None) -> models.History:
         """Read what the platform did and took. Only operators get it. The last 24 hours are in steps of 10 seconds or more, and 30 days in steps of 10 minutes or more. The parameter series has names, separated by commas. A value of null was not recorded. Needs the scope admin."""
         return self._transport.call("GET", f"{self._base}/platform/history", params=_codec.query(**{"series": series, "from": from_, "to": to, "step": step}), decode=_codec.model(models.History), timeout=timeout)

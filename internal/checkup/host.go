@@ -1,0 +1,33 @@
+package checkup
+
+import (
+	"os"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/doctor"
+	"github.com/dozehq/doze/internal/front"
+	"github.com/dozehq/doze/internal/host"
+	"github.com/dozehq/doze/internal/settings"
+	"github.com/dozehq/doze/internal/swap"
+)
+
+// Host is what the doctor looks at on the host of a dozed with these settings and this
+// swap for sandboxes. Companion returns the path of another program of ours.
+func Host(s settings.Settings, companion func(name string) string, given swap.Plan) doctor.Host {
+	pool, _ := doze.ParseAddressPool(s.EgressPool) // what is wrong with it, config check says
+	programs := []string{companion(host.Launcher(s.Driver)), companion("doze-agent")}
+	h := doctor.Host{Data: s.Data, Binaries: programs, Pool: pool, Link: s.EgressLink, Swap: given}
+	if s.Front().Plain() {
+		h.Plain = s.Listen
+	}
+	if !front.FindsNames(s.Domain) {
+		h.Unfound = s.Domain
+	}
+	return h
+}
+
+// Here makes the checkup of this host. Sandboxes says whether this process runs them.
+func Here(h doctor.Host, sandboxes bool) *Checkup {
+	name, _ := os.Hostname() // the answer then has none
+	return New(name, sandboxes, func() []doctor.Finding { return doctor.Running(h, sandboxes) })
+}
