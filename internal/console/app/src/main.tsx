@@ -6,6 +6,7 @@ import "./inside.css";
 import { render } from "preact";
 import { effect, untracked } from "@preact/signals";
 import { caller, end, open, Refusal, session } from "./api";
+import { forget as forgetFindings } from "./findings";
 import { restart } from "./live";
 import { Login } from "./login";
 import { forget } from "./past";
@@ -40,6 +41,7 @@ effect(() => {
     was = is;
     untracked(() => {
       forget();
+      forgetFindings();
       notices.value = [];
       restart();
     });

@@ -10,6 +10,7 @@ import { Plot, type Line } from "./plot";
 import { Reserves } from "./reserves";
 import { tiers, tint } from "./tiers";
 import { Fault } from "./ui";
+import { Warnings } from "./warnings";
 
 export function Overview(): VNode {
   useEffect(() => {
@@ -21,6 +22,7 @@ export function Overview(): VNode {
   return (
     <>
       <Headline />
+      <Warnings />
       {link.value === "denied" && <Fault>{trouble.value}</Fault>}
       <section aria-label="Sandboxes by the depth of their sleep" class="card">
         <Picture wakes={wakes} />

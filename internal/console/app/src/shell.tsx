@@ -3,6 +3,7 @@ import type { VNode } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { caller, logOut, open, session, workspaces } from "./api";
 import { areaAt, open as seen } from "./area";
+import { checkup } from "./findings";
 import { link, look, rows, trouble } from "./live";
 import { Overview } from "./overview";
 import { areas } from "./pages";
@@ -61,6 +62,7 @@ export function Shell(): VNode {
           {views.filter(offered).map((v) => (
             <a key={v.path} href={at(...(v.path ? [v.path] : []))} aria-current={(place.value.path[0] ?? "") === v.path ? "page" : undefined}>
               {v.name}
+              {v.path === "" && !!checkup.value?.findings.length && <span class="count amiss" title="Warnings of the host"><span class="unseen">, warnings: </span>{checkup.value.findings.length}</span>}
               {v.path === "sandboxes" && <span class="count" aria-hidden="true">{rows.value.length}</span>}
             </a>
           ))}
