@@ -7,14 +7,28 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
+// noted has the page note whether a sandbox was shown as awake, and whether the picture
+// has a dot in the layer of those that are.
+const noted = `
+	window.awake = window.rose = false;
+	const number = document.querySelector("[data-tier=awake]"), canvas = document.querySelector(".scene canvas");
+	const look = () => {
+		awake ||= number.textContent !== "0";
+		const band = canvas.getContext("2d").getImageData(0, 0, canvas.width, Math.floor(canvas.height / 5)).data;
+		for (let i = 3; i < band.length && !rose; i += 4) rose = band[i] > 0;
+		if (!window.enough) requestAnimationFrame(look);
+	};
+	window.enough = false;
+	look();`
+
 // TestConsoleDoctor: an operator sees what is amiss with the host, and others do not. The
-// plots have what a create did.
+// plots have what a create did, and a wake that is over at once is seen.
 func TestConsoleDoctor(t *testing.T) {
 	t.Parallel()
 	b := browse(t)
 	b.watch()
-	p, c := start(t, "--pause-after", "300ms", "--save-after", "100ms", "--disk-after", "300ms", "--swap", "off", "--warm-pool", "1")
-	create(t, c, named("web", 256))
+	p, c := start(t, "--pause-after", "50ms", "--swap", "off")
+	_, agent := create(t, c, named("web", 256))
 	b.open(p.Address + "/")
 	b.enter("#key", p.Key)
 
@@ -30,13 +44,32 @@ func TestConsoleDoctor(t *testing.T) {
 		}
 	})
 	t.Run("plots", func(*testing.T) {
-		for _, line := range []string{"Ready", "Memory free", "Disk free"} {
+		for _, line := range []string{"Memory free", "Disk free"} {
 			b.until(line+" has a value", `[...document.querySelectorAll(".legend li")].some((e) => e.textContent.startsWith("`+line+`") && /[1-9]/.test(e.querySelector("b").textContent))`)
 		}
-		create(t, c, named("second", 256)) // of the first one, the history may know nothing
+		_, _ = create(t, c, named("second", 256)) // of the first one, the history may know nothing
 		b.until("the create is shown", `document.querySelector("[aria-label^='What creates took'] li b")?.textContent >= "1"`)
 		b.until("no wake failed", `[...document.querySelectorAll(".plot")].some((e) => e.textContent.includes("No wake failed"))`)
 		b.usable("the overview with warnings")
+	})
+	t.Run("a short wake", func(t *testing.T) {
+		b.prefer("dark", "no-preference")
+		for range 10 {
+			b.until("all sleep", `document.querySelector("[data-tier=awake]").textContent === "0"`)
+			time.Sleep(1500 * time.Millisecond) // dots come to rest
+			b.script(noted)
+			sh(t, agent, "true")
+			time.Sleep(2 * time.Second)
+			b.script("window.enough = true")
+			if b.script("return awake") == "true" {
+				continue // a look met it
+			}
+			if b.script("return rose") != "true" {
+				t.Error("nobody sees a wake between two looks")
+			}
+			return
+		}
+		t.Error("each look met a sandbox that was awake")
 	})
 	t.Run("others", func(t *testing.T) {
 		few, err := c.CreateKey(t.Context(), "looks", "1h", []string{"sandboxes:list", "sandboxes:get"})
@@ -47,7 +80,7 @@ func TestConsoleDoctor(t *testing.T) {
 		b.script(`sessionStorage.clear()`)
 		do(b, chromedp.Reload())
 		b.enter("#key", few.Key)
-		b.until("the sandboxes are shown", `document.querySelector("[data-tier=disk]")?.textContent === "2"`)
+		b.until("the sandboxes are shown", `document.querySelector("h1")?.textContent.includes("of 2 sandboxes")`)
 		b.until("the history is refused", `document.querySelector(".note") !== null`)
 		time.Sleep(time.Second)
 		b.until("there are no warnings", `document.querySelector(".warnings, .amiss, .fault") === null`)

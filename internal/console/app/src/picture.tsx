@@ -22,7 +22,13 @@ interface Body {
   fresh: boolean;
   /** 1 after a change of the layer, and less with each frame. */
   flash: number;
+  /** The wakes that the picture has shown. */
+  wakes: number;
+  /** 1 after a wake that was over between two looks, and less with each frame. */
+  rise: number;
 }
+
+const riseFrames = 80; // that such a wake takes
 
 /** One layer: who is in which slot. A slot that somebody left is free for the next one. */
 class Layer {
@@ -95,7 +101,7 @@ class Scene {
       if (layer < 0) continue;
       let b = this.bodies.get(r.name);
       if (!b) {
-        b = { name: r.name, layer, slot: 0, x: 0, y: 0, size: 0, busy: 0, fresh: true, flash: began ? 0 : 1 };
+        b = { name: r.name, layer, slot: 0, x: 0, y: 0, size: 0, busy: 0, fresh: true, flash: began ? 0 : 1, wakes: r.wakes, rise: 0 };
         this.bodies.set(r.name, b);
         this.layers[layer]?.enter(b);
       } else if (b.layer !== layer) {
@@ -103,7 +109,10 @@ class Scene {
         b.layer = layer;
         b.flash = 1;
         this.layers[layer]?.enter(b);
+      } else if (layer > 0 && r.wakes > b.wakes) {
+        b.rise = 1;
       }
+      b.wakes = r.wakes;
       b.busy = r.busy ?? 0;
     }
     for (const [name, b] of this.bodies) {
@@ -172,12 +181,15 @@ class Scene {
       b.size += (size - b.size) * 0.15;
       b.flash = still.matches ? 0 : b.flash * 0.97;
       if (b.flash < 0.02) b.flash = 0;
-      moving ||= Math.abs(x - b.x) + Math.abs(y - b.y) + Math.abs(size - b.size) > 0.2 || b.flash > 0;
+      b.rise = still.matches ? 0 : Math.max(0, b.rise - 1 / riseFrames);
+      // Up to those that are awake, and back.
+      const top = b.y - Math.sin(Math.PI * b.rise) * (b.y - this.height / tiers.length / 2);
+      moving ||= b.rise > 0 || Math.abs(x - b.x) + Math.abs(y - b.y) + Math.abs(size - b.size) > 0.2 || b.flash > 0;
       const paint = this.paints[b.layer] ?? "";
       g.fillStyle = paint;
       if (b.size < 2) {
         g.globalAlpha = 1;
-        g.fillRect(b.x - b.size, b.y - b.size, b.size * 2, b.size * 2);
+        g.fillRect(b.x - b.size, top - b.size, b.size * 2, b.size * 2);
         continue;
       }
       let halo = b.flash * 9;
@@ -188,12 +200,12 @@ class Scene {
       if (halo > 0.3) {
         g.globalAlpha = 0.22;
         g.beginPath();
-        g.arc(b.x, b.y, b.size + halo, 0, 7);
+        g.arc(b.x, top, b.size + halo, 0, 7);
         g.fill();
       }
       g.globalAlpha = 1;
       g.beginPath();
-      g.arc(b.x, b.y, b.size, 0, 7);
+      g.arc(b.x, top, b.size, 0, 7);
       g.fill();
     }
     g.globalAlpha = 1;
