@@ -159,7 +159,7 @@ func (e *Egress) Admit(who Guest, n *doze.Network) error {
 	}
 	g := &guest{
 		Guest: who, names: newNames(e.Pool), policy: p, flows: map[*flow]struct{}{},
-		begins: rate.NewLimiter(streamRate, streamBurst), lines: rate.NewLimiter(auditRate, auditBurst), limit: newRate(), refusals: newRefusals(),
+		begins: rate.NewLimiter(streamRate, streamBurst), lines: rate.NewLimiter(auditRate, auditBurst), limit: newRate(), refusals: newRefusals(), seen: newSeen(),
 		traffic: e.Meter(who), barred: e.Barred, sockets: newSockets(&e.descriptors),
 	}
 	g.transport = e.transport(g)

@@ -37,6 +37,7 @@ type guest struct {
 	lines     *rate.Limiter
 	limit     *rate.Limiter
 	refusals  *refusals
+	seen      *seen
 	traffic   *Traffic
 	barred    func(Guest) (why string)
 
@@ -178,20 +179,17 @@ func (g *guest) omit(lines uint64) {
 	g.omitted += lines
 }
 
-// audit writes down one decision.
+// audit writes down one decision, and remembers it.
 func (g *guest) audit(protocol string, to Destination, v Verdict) {
+	g.seen.add(protocol, to, v, time.Now())
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.lines.Allow() {
 		g.omitted++
 		return
 	}
-	verdict := "deny"
-	if v.Allow {
-		verdict = "allow"
-	}
 	line := slog.With("sandbox", g.UID, "workspace", g.Workspace, "name", g.Name,
-		"protocol", protocol, "host", to.host(), "port", to.Port, "verdict", verdict, "rule", v.Rule, "secrets", v.Secrets, "omitted", g.omitted)
+		"protocol", protocol, "host", to.host(), "port", to.Port, "verdict", verdictName(v.Allow), "rule", v.Rule, "secrets", v.Secrets, "omitted", g.omitted)
 	if v.Why != "" {
 		line = line.With("why", v.Why)
 	}
