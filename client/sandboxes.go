@@ -60,6 +60,12 @@ func (c *Client) Traces(ctx context.Context, name string) ([]doze.Trace, error) 
 	return exchange[[]doze.Trace](ctx, c, http.MethodGet, c.sandbox(name)+"/traces", nil)
 }
 
+// Egress returns where a sandbox connected to of late, and what it was refused. It does
+// not wake it.
+func (c *Client) Egress(ctx context.Context, name string) (doze.EgressSummary, error) {
+	return exchange[doze.EgressSummary](ctx, c, http.MethodGet, c.sandbox(name)+"/egress", nil)
+}
+
 // Usage returns what a sandbox takes, and what it has done. It does not wake it.
 func (c *Client) Usage(ctx context.Context, name string) (doze.SandboxUsage, error) {
 	return exchange[doze.SandboxUsage](ctx, c, http.MethodGet, c.sandbox(name)+"/usage", nil)

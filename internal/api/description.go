@@ -107,7 +107,7 @@ var groups = []group{
 	groupOf("Sandboxes", "create, change, end, sleep and wake them", "/sandboxes"),
 	groupOf("Archives", "the files of a sandbox, without its machine", "/sandboxes/{name}/archive", "/sandboxes/{name}/unarchive"),
 	groupOf("Logs and usage", "what happens in sandboxes, and what they take",
-		"/observability", "/usage", "/feed", "/sandboxes/{name}/usage", "/sandboxes/{name}/traces"),
+		"/observability", "/usage", "/feed", "/sandboxes/{name}/usage", "/sandboxes/{name}/traces", "/sandboxes/{name}/egress"),
 	groupOf("Previews", "ports of sandboxes, open to the world", "/sandboxes/{name}/previews"),
 	groupOf("Custom domains", "domains of a workspace, for its previews", "/customdomains"),
 	groupOf("Schedules", "processes that start at times",

@@ -108,6 +108,7 @@ var calls = map[string]func(ctx context.Context, n Node, in *arguments) (any, er
 	"Awake":    func(ctx context.Context, n Node, in *arguments) (any, error) { return n.Awake(ctx, in.Workspace) },
 	"Statuses": func(ctx context.Context, n Node, in *arguments) (any, error) { return n.Statuses(ctx, in.UIDs) },
 	"Traces":   func(ctx context.Context, n Node, in *arguments) (any, error) { return n.Traces(ctx, in.UID) },
+	"Egress":   func(ctx context.Context, n Node, in *arguments) (any, error) { return n.Egress(ctx, in.UID) },
 	"Consumption": func(ctx context.Context, n Node, in *arguments) (any, error) {
 		return n.Consumption(ctx, in.UIDs)
 	},

@@ -329,6 +329,11 @@ func (c *Client) Traces(ctx context.Context, uid string) ([]doze.Trace, error) {
 	return ask[[]doze.Trace](ctx, c, "Traces", arguments{UID: uid})
 }
 
+// Egress implements [Node].
+func (c *Client) Egress(ctx context.Context, uid string) (doze.EgressSummary, error) {
+	return ask[doze.EgressSummary](ctx, c, "Egress", arguments{UID: uid})
+}
+
 // Consumption implements [Node].
 func (c *Client) Consumption(ctx context.Context, uids []string) (map[string]doze.Usage, error) {
 	return ask[map[string]doze.Usage](ctx, c, "Consumption", arguments{UIDs: uids})

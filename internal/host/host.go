@@ -265,7 +265,7 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 		Volumes: h.volumes, Agent: agent, Driver: driver,
 		CheckImage: h.images.Check, Making: h.images.Making, Image: h.fetchImage, PinImage: h.pinImage,
 		Images: h.storedImages, ReleaseImage: h.releaseImage, HoldImage: h.images.Hold,
-		Lease: h.lease, Release: h.release, Admit: h.admit, Traffic: h.net.Traffic,
+		Lease: h.lease, Release: h.release, Admit: h.admit, Traffic: h.net.Traffic, Egress: h.egress.Summary,
 		Nameservers: texts(resolvers), Proxy: proxyAddress, Trust: h.secrets.authorities.Certificate,
 		Report: o.Report,
 		Woke:   o.Metrics.Woke, Sank: o.Metrics.Sank, Refused: o.Metrics.Refused, Traced: o.Traced,

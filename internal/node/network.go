@@ -113,6 +113,14 @@ func (n *Node) SetNetwork(ctx context.Context, uid string, network *doze.Network
 	return b.setNetwork(ctx, network)
 }
 
+// Egress implements [fleet.Node].
+func (n *Node) Egress(_ context.Context, uid string) (doze.EgressSummary, error) {
+	if n.box(uid) == nil {
+		return doze.EgressSummary{Destinations: []doze.EgressDestination{}}, nil
+	}
+	return n.Options.Egress(uid), nil
+}
+
 // setNetwork is SetNetwork of a box.
 func (b *Box) setNetwork(ctx context.Context, network *doze.Network) error {
 	b.rules.set(network)

@@ -52,6 +52,9 @@ type Options struct {
 	// Traffic returns what went over what was leased under an id: nothing, if nothing
 	// is. It may be nil.
 	Traffic func(id string) (doze.NetworkUsage, error)
+	// Egress returns where a sandbox connected to of late, by the UID of the order that
+	// was admitted. It may be nil.
+	Egress func(uid string) doze.EgressSummary
 	// Proxy is host:port of the proxy in every sandbox.
 	Proxy string
 	// Trust returns the certificate, in PEM, of an authority that signs where a
@@ -125,6 +128,11 @@ func (o *Options) fill() {
 	}
 	if o.Traced == nil {
 		o.Traced = func(trace.Record) {}
+	}
+	if o.Egress == nil {
+		o.Egress = func(string) doze.EgressSummary {
+			return doze.EgressSummary{Destinations: []doze.EgressDestination{}}
+		}
 	}
 	if o.Traffic == nil {
 		o.Traffic = func(string) (doze.NetworkUsage, error) { return doze.NetworkUsage{}, nil }

@@ -448,10 +448,29 @@ class Egress:
 
 
 @dataclass(kw_only=True)
+class EgressDestination:
+    count: int
+    first_at: str = field(metadata={"json": "firstAt"})
+    host: str
+    last_at: str = field(metadata={"json": "lastAt"})
+    port: int
+    protocol: str
+    reason: str | None = field(default=None)
+    rule: str
+    verdict: str
+
+
+@dataclass(kw_only=True)
 class EgressPolicy:
     destinations: list[str]
     mode: Literal["dedicated", "shared"]
     name: str | None = field(default=None)
+
+
+@dataclass(kw_only=True)
+class EgressSummary:
+    destinations: list[EgressDestination]
+    since: str | None = field(default=None)
 
 
 @dataclass(kw_only=True)

@@ -177,6 +177,11 @@ func statuses(b *bench) {
 	if traces, err := b.Traces(b.Context(), "nobody"); err != nil || len(traces) != 0 {
 		b.Errorf("of nobody there are the traces %v, %v", traces, err)
 	}
+	for _, uid := range []string{"a", "nobody"} {
+		if seen, err := b.Egress(b.Context(), uid); err != nil || seen.Destinations == nil {
+			b.Errorf("the destinations of %s are %+v, %v", uid, seen, err)
+		}
+	}
 	used, err := b.Consumption(b.Context(), []string{"a", "nobody"})
 	b.done(err)
 	if a, ok := used["a"]; len(used) != 1 || !ok || a.Tier != "awake" || a.MeasuredAt.IsZero() || a.CountedSince.After(a.MeasuredAt.Time) {

@@ -451,6 +451,20 @@ func (n *Node) Traces(_ context.Context, uid string) ([]doze.Trace, error) {
 	}}, nil
 }
 
+// Egress says that every machine connected to one name, and was refused another.
+func (n *Node) Egress(_ context.Context, uid string) (doze.EgressSummary, error) {
+	n.Mu.Lock()
+	defer n.Mu.Unlock()
+	if n.Machines[uid] == nil {
+		return doze.EgressSummary{Destinations: []doze.EgressDestination{}}, nil
+	}
+	at := doze.Time{Time: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	return doze.EgressSummary{Since: at, Destinations: []doze.EgressDestination{
+		{Protocol: "tcp", Host: "b.test", Port: 443, Verdict: doze.EgressDenied, Rule: "allowedDomains", Reason: "change spec.network", Count: 2, FirstAt: at, LastAt: at},
+		{Protocol: "tcp", Host: "a.test", Port: 443, Verdict: doze.EgressAllowed, Rule: "allowedDomains[0]", Count: 1, FirstAt: at, LastAt: at},
+	}}, nil
+}
+
 // Consumption says that the machines that run take all of their memory.
 func (n *Node) Consumption(_ context.Context, uids []string) (map[string]doze.Usage, error) {
 	n.Mu.Lock()

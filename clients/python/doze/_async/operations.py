@@ -317,6 +317,10 @@ class AsyncControlOperations:
         """Read a sandbox. It wakes nothing. Needs the scope sandboxes:get."""
         return await self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}", params=_codec.query(**{"show_secrets": show_secrets}), decode=_codec.model(models.Sandbox), timeout=timeout)
 
+    async def get_sandboxes_by_name_egress(self, name: str, *, timeout: float | None = None) -> models.EgressSummary:
+        """Read where a sandbox connected to. The last destinations, allowed and refused, with the rule that decided. It wakes nothing. Needs the scope sandboxes:get."""
+        return await self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/egress", decode=_codec.model(models.EgressSummary), timeout=timeout)
+
     async def get_sandboxes_by_name_previews(self, name: str, *, timeout: float | None = None) -> list[models.Preview]:
         """List the previews of a sandbox. Needs the scope sandboxes:get."""
         return await self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/previews", decode=_codec.items(_codec.model(models.Preview)), timeout=timeout)
