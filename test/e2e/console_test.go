@@ -30,7 +30,7 @@ import (
 const axeFile = "../../internal/console/app/node_modules/axe-core/axe.min.js"
 
 // refusedCommand asks for what the rules of its sandbox refuse.
-const refusedCommand = `python3 -c 'import urllib.request as u; u.urlopen("http://192.0.2.1", timeout=3)' 2>/dev/null; curl -s -m 3 http://b.test:8080 >/dev/null`
+const refusedCommand = `python3 -c 'import urllib.request as u; u.urlopen("http://192.0.2.1", timeout=3)' 2>/dev/null; curl -s -m 3 http://b.test:8080 >/dev/null; curl -s -m 3 http://a.test >/dev/null`
 
 // watched has a page note what its policy refuses, the errors of its scripts, and each
 // address of another origin that it asks for.
@@ -202,6 +202,17 @@ func TestConsole(t *testing.T) {
 		b.script(`location.hash = "#/sandboxes/web"`)
 		b.until("its output is shown", `[...document.querySelectorAll(".lines code")].some((e) => e.textContent === "from inside")`)
 		b.until("a refusal is shown with its rule", `[...document.querySelectorAll(".refusals li")].some((e) => e.textContent.startsWith("192.0.2.1:80 by tcp, rule no-name"))`)
+		b.until("so is what was allowed", `[...document.querySelectorAll(".reached li")].some((e) => e.textContent.startsWith("a.test:80 by tcp, rule allowedDomains[0], 1 time"))`)
+		seen, err := c.Egress(t.Context(), "web")
+		reached := func(verdict, host, rule string) bool {
+			return slices.ContainsFunc(seen.Destinations, func(d doze.EgressDestination) bool {
+				return d.Verdict == verdict && d.Host == host && d.Rule == rule && d.Count > 0 && (d.Reason != "") == (verdict == doze.EgressDenied)
+			})
+		}
+		if err != nil || seen.Since.IsZero() || !reached(doze.EgressAllowed, "a.test", "allowedDomains[0]") || !reached(doze.EgressDenied, "b.test", "allowedDomains") ||
+			!reached(doze.EgressDenied, "192.0.2.1", "no-name") {
+			t.Errorf("it connected to %+v, %v", seen, err)
+		}
 		b.until("its API is shown", `document.querySelector(".addresses code").textContent.endsWith("/run/main/sandboxes/web")`)
 		b.usable("a sandbox that did something")
 		b.press(".refusals button", "Allow b.test:8080")

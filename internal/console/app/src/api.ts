@@ -112,7 +112,8 @@ export interface Variable {
 /** The members that the page changes. All others go back as they came. */
 export interface Network {
   allowedDomains?: string[];
-  proxy?: { allowedDomains?: string[] };
+  forbiddenDomains?: string[];
+  proxy?: { allowedDomains?: string[]; forbiddenDomains?: string[]; bypass?: string[]; routing?: unknown[] };
 }
 
 export interface Snapshot {

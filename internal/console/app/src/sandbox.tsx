@@ -2,7 +2,7 @@
 // asks the platform alone, so it does not wake.
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { ComponentChildren, VNode } from "preact";
-import { call, get, may, Refusal, type List, type Network, type Preview, type Sandbox, type SandboxEvent, type Snapshot, type Trace, type Usage } from "./api";
+import { call, get, may, Refusal, type List, type Preview, type Sandbox, type Snapshot, type Trace, type Usage } from "./api";
 import { Archived, archiving } from "./archive";
 import { Ask, carryOut } from "./ask";
 import { FormDialog, type Form } from "./form";
@@ -10,6 +10,7 @@ import { ago, bytes, clock, moment, span, took } from "./format";
 import { InsideView } from "./insideview";
 import { extension } from "./lifetime";
 import { find } from "./live";
+import { NetworkCard } from "./network";
 import { Output } from "./output";
 import { stateName } from "./sandboxes";
 import { Tabs, tab } from "./tabs";
@@ -114,7 +115,7 @@ export function SandboxView({ name }: { name: string }): VNode {
               <Addresses known={{ ...known, usage }} />
             </div>
             <div>
-              <Refusals name={name} sandbox={sandbox} done={() => again.current()} />
+              <NetworkCard name={name} sandbox={sandbox} stamp={stamp} done={() => again.current()} />
               <Life known={known} />
               <Tree sandbox={sandbox} snapshots={known.snapshots} done={() => again.current()} />
             </div>
@@ -332,58 +333,6 @@ function Stages({ trace }: { trace: Trace }): VNode {
   );
 }
 
-/** What the rules of the network refused, as the events say it. */
-const refused = /^egress by (\S+) to (\S+) is refused \(([^)]*)\): (.*)$/s;
-
-/** The rules of a sandbox, with one more destination that it may reach. */
-function allowing(n: Network, destination: string): Network {
-  const list = n.proxy?.allowedDomains?.length ? n.proxy.allowedDomains : (n.allowedDomains ?? []);
-  const more = [...list, destination];
-  return n.proxy?.allowedDomains?.length ? { ...n, proxy: { ...n.proxy, allowedDomains: more } } : { ...n, allowedDomains: more };
-}
-
-/** Whether the rules have a destination in a list, as it is. */
-const allows = (n: Network | undefined, destination: string): boolean =>
-  [...(n?.proxy?.allowedDomains ?? []), ...(n?.allowedDomains ?? [])].includes(destination);
-
-function Refusals({ name, sandbox, done }: { name: string; sandbox: Sandbox; done: () => void }): VNode | null {
-  const [busy, setBusy] = useState(false);
-  const events: SandboxEvent[] = sandbox.events ?? [];
-  const allow = async (destination: string): Promise<void> => {
-    setBusy(true);
-    try {
-      const path = "/sandboxes/" + encodeURIComponent(name);
-      const now = await get<Sandbox>(path); // somebody else may have changed the rules
-      await call("PUT", path, { metadata: { name }, spec: { runtime: {}, vpc: now.spec.vpc, network: allowing(now.spec.network ?? {}, destination) } });
-      tell(`${name} may reach ${destination} now.`);
-    } catch (e) {
-      tell(reason(e), true);
-    }
-    setBusy(false);
-    done();
-  };
-  const writes = !readOnly.value && may("sandboxes:update");
-  const all = events.map((e) => ({ e, m: refused.exec(e.message) })).filter((x) => x.m !== null).reverse();
-  if (all.length === 0) return null;
-  return (
-    <section class="card" aria-labelledby="refusals">
-      <h2 id="refusals">Refused on the network</h2>
-      <ul class="refusals">
-        {all.map(({ e, m }) => (
-          <li key={e.time + e.message}>
-            <p><code>{m![2]}</code> <span class="quiet">by {m![1]}, rule <code>{m![3]}</code>, {ago(e.time, now.value)}</span></p>
-            <p>{m![4]}</p>
-            {m![3] === "allowedDomains" && allows(sandbox.spec.network, m![2]!) && <p class="good">It is allowed now.</p>}
-            {m![3] === "allowedDomains" && writes && !allows(sandbox.spec.network, m![2]!) && (
-              <button type="button" class="small" disabled={busy} onClick={() => void allow(m![2]!)}>Allow {m![2]}</button>
-            )}
-          </li>
-        ))}
-      </ul>
-    </section>
-  );
-}
-
 /** Events, wakes and snapshots of a sandbox as one line of time, the newest on top. */
 function Life({ known: { sandbox, traces, snapshots } }: { known: Known }): VNode {
   interface Moment {
@@ -393,7 +342,7 @@ function Life({ known: { sandbox, traces, snapshots } }: { known: Known }): VNod
   }
   const all: Moment[] = [];
   for (const e of sandbox.events ?? []) {
-    if (!refused.test(e.message)) all.push({ time: Date.parse(e.time), kind: e.type === "notice" ? "warned" : e.status === "FAILED" ? "bad" : "event", text: e.message });
+    all.push({ time: Date.parse(e.time), kind: e.type === "notice" ? "warned" : e.status === "FAILED" ? "bad" : "event", text: e.message });
   }
   for (const t of traces) {
     if (t.kind === "wake") {
