@@ -23,8 +23,8 @@ type EgressDestination struct {
 	Host     string `json:"host"`     // a name or an address, or unknown
 	Port     uint16 `json:"port"`     // 0 where there is none
 	Verdict  string `json:"verdict"`  // allow or deny
-	// Rule is what decided: a member of the network, such as allowedDomains[2], as
-	// the lists were then, or the name of a rule of the platform.
+	// Rule is what decided: a member of the network, such as allowedDomains[2], or a rule
+	// of the platform. The lists may have changed since.
 	Rule    string `json:"rule"`
 	Reason  string `json:"reason,omitempty"` // of a refusal: why, and what to do
 	Count   int    `json:"count"`

@@ -38,7 +38,7 @@ var rows = []api.Row[*Server]{
 		About("A trace says where the time of a wake or a create went.")),
 	api.GET("/sandboxes/{name}/usage", "sandboxes:get", "Read the usage of a sandbox", api.Read((*Server).usage).
 		About("It wakes nothing.")),
-	api.GET("/sandboxes/{name}/egress", "sandboxes:get", "Read where a sandbox connected to", api.Read((*Server).egress).
+	api.GET("/sandboxes/{name}/egress", "sandboxes:get", "Read where a sandbox connected to", api.Read(sandboxEgress).
 		About("The last destinations, allowed and refused, with the rule that decided. It wakes nothing.")),
 	api.GET("/usage/sandboxes", "sandboxes:list", "List the usage of sandboxes", api.Read((*Server).listUsage).Asks("labels", "status", "externalId", "showTerminated").
 		About("It wakes nothing.")),

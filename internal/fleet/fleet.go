@@ -226,7 +226,8 @@ type Node interface {
 	// went, the newest first. They are in memory: a start of the node forgets them.
 	Traces(ctx context.Context, uid string) ([]doze.Trace, error)
 	// Egress returns where a sandbox connected to of late, and what it was refused. It is
-	// in memory: a start of the node forgets it. Nothing is known of one that is not there.
+	// in memory: a start of the node forgets it. The node knows nothing of a sandbox that is
+	// not there.
 	Egress(ctx context.Context, uid string) (doze.EgressSummary, error)
 	// Consumption returns what some sandboxes take now and have done, by UID. One that
 	// is not in the answer is not on the node. None is woken, and what an agent knows
