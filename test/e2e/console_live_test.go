@@ -101,7 +101,7 @@ func feedOf(t *testing.T, p *testkit.Platform, last string) <-chan [2]string {
 	}
 	r.Header.Set("Authorization", "Bearer "+p.Key)
 	r.Header.Set("Last-Event-ID", last)
-	answer, err := http.DefaultClient.Do(r)
+	answer, err := callers.Do(r)
 	if err != nil || answer.StatusCode != http.StatusOK {
 		t.Fatalf("%v, %v", answer, err)
 	}
@@ -161,10 +161,10 @@ func TestFeedOfRoles(t *testing.T) {
 		return len(m.Sandboxes) == 1 && m.Sandboxes[0].LastWake != nil
 	}
 	all := feedOf(t, p, "")
-	at := awaitFeed(t, all, "all sandboxes", complete)
+	awaitFeed(t, all, "all sandboxes", complete)
 	time.Sleep(1500 * time.Millisecond) // it falls asleep
 	c.sh("true")
-	at = awaitFeed(t, all, "a wake", woke)
+	at := awaitFeed(t, all, "a wake", woke)
 	for _, role := range []string{"edge", "control"} {
 		began := time.Now()
 		c.restart(role, 0)
