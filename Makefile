@@ -57,8 +57,8 @@ deps: ## install what running needs
 	$(call install,$(DEPS))
 deps-test: deps
 	$(call install,$(DEPS_TEST))
-	@test -e internal/console/app/node_modules/.package-lock.json || (cd internal/console/app && npm ci --no-audit --no-fund --loglevel=error)
-	@test -e test/e2e/node_modules/.package-lock.json || (cd test/e2e && npm ci --no-audit --no-fund --loglevel=error)
+	@test internal/console/app/node_modules/.package-lock.json -nt internal/console/app/package-lock.json || (cd internal/console/app && npm ci --no-audit --no-fund --loglevel=error)
+	@test test/e2e/node_modules/.package-lock.json -nt test/e2e/package-lock.json || (cd test/e2e && npm ci --no-audit --no-fund --loglevel=error)
 
 # A test of a real machine can meet a bad moment of its host. One that fails runs once
 # more, whole. A test that fails twice has failed; one that passes is named as flaky.
