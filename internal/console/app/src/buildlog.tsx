@@ -1,8 +1,9 @@
 // The log of a build, as it comes: its steps, each with what it wrote.
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import type { VNode } from "preact";
 import { fetched, Refusal } from "./api";
 import { bytes, clock, count, took } from "./format";
+import { useTail } from "./tail";
 import { save } from "./transfer";
 import { Fault, now, reason, tell } from "./ui";
 
@@ -172,16 +173,7 @@ export function BuildLog({ id, done }: { id: string; done: () => void }): VNode 
       clearTimeout(timer);
     };
   }, [id]);
-  // A reader who scrolled up stays there. At the end, new lines show.
-  const list = useRef<HTMLOListElement>(null);
-  const end = useRef(true);
-  const scrolled = (): void => {
-    const el = list.current;
-    if (el) end.current = el.scrollHeight - el.scrollTop - el.clientHeight < 30;
-  };
-  useLayoutEffect(() => {
-    if (list.current && end.current) list.current.scrollTop = list.current.scrollHeight;
-  }, [turn]);
+  const tail = useTail(turn);
   const j = journal.current;
   return (
     <section class="card records" aria-labelledby="build-log">
@@ -194,7 +186,7 @@ export function BuildLog({ id, done }: { id: string; done: () => void }): VNode 
       {j.note && !j.ended && <p class="quiet" role="status">{j.note}</p>}
       {j.steps.length === 0 && <p class="empty">{j.ended ? "No step ran." : "No step has begun yet."}</p>}
       {j.steps.length > 0 && (
-        <ol class="steps" ref={list} tabIndex={0} aria-label="Steps, the newest last" onScroll={scrolled}>
+        <ol class="steps" {...tail} tabIndex={0} aria-label="Steps, the newest last">
           {j.steps.map((s) => <StepView key={s.key} step={s} over={j.ended} />)}
         </ol>
       )}

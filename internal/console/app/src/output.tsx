@@ -1,8 +1,9 @@
 // What the processes of a sandbox wrote. The platform stores it, so reading it wakes nothing.
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import type { VNode } from "preact";
 import { get } from "./api";
 import { clock, moment } from "./format";
+import { useTail } from "./tail";
 import { Fault, reason } from "./ui";
 import { printed } from "./visible";
 
@@ -47,16 +48,7 @@ export function Output({ name }: { name: string }): VNode {
       clearTimeout(timer);
     };
   }, [name, search, errors]);
-  // A reader who scrolled up stays there. At the end, new lines show.
-  const list = useRef<HTMLOListElement>(null);
-  const end = useRef(true);
-  const scrolled = (): void => {
-    const el = list.current;
-    if (el) end.current = el.scrollHeight - el.scrollTop - el.clientHeight < 30;
-  };
-  useLayoutEffect(() => {
-    if (list.current && end.current) list.current.scrollTop = list.current.scrollHeight;
-  }, [all]);
+  const tail = useTail(all);
   return (
     <section class="card output" aria-labelledby="output">
       <div class="line">
@@ -67,7 +59,7 @@ export function Output({ name }: { name: string }): VNode {
       {fault && <Fault>{fault}</Fault>}
       {all?.length === 0 && <p class="empty">{search || errors ? "No line fits." : "Its processes wrote nothing that the platform has stored."}</p>}
       {all !== null && all.length > 0 && (
-        <ol class="lines" ref={list} tabIndex={0} aria-label="Lines, the newest last" onScroll={scrolled}>
+        <ol class="lines" {...tail} tabIndex={0} aria-label="Lines, the newest last">
           {all.map((l, i) => (
             <li key={i} class={l.severity === "ERROR" ? "bad" : ""}>
               <time dateTime={l.timestamp} title={moment(l.timestamp)}>{clock(l.timestamp)}</time>

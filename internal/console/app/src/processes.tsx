@@ -1,12 +1,13 @@
 // The processes of a sandbox. Nothing asks again by itself, so that the sandbox can sleep
 // while the list is open.
 import type { VNode } from "preact";
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { may } from "./api";
 import { ago, moment, plural } from "./format";
 import { Gate, says } from "./gate";
 import { Idle } from "./idle";
 import { endProcess, follow, processes, startProcess, type Line, type Process } from "./inside";
+import { useTail } from "./tail";
 import { Dialog, Fault, now, readOnly, reason, tell } from "./ui";
 import { printed, visible } from "./visible";
 
@@ -115,8 +116,7 @@ function Followed({ name, process, awake, ended }: Props & { process: Process; e
   const [lost, setLost] = useState(0);
   const [state, setState] = useState<State>("follows");
   const [fault, setFault] = useState("");
-  const list = useRef<HTMLOListElement>(null);
-  const end = useRef(true);
+  const tail = useTail(lines);
   const pid = process.pid;
   useEffect(() => {
     if (state !== "follows") return;
@@ -146,13 +146,6 @@ function Followed({ name, process, awake, ended }: Props & { process: Process; e
       clearTimeout(frame);
     };
   }, [name, pid, state]);
-  useLayoutEffect(() => {
-    if (list.current && end.current) list.current.scrollTop = list.current.scrollHeight;
-  }, [lines]);
-  const scrolled = (): void => {
-    const el = list.current;
-    if (el) end.current = el.scrollHeight - el.scrollTop - el.clientHeight < 30;
-  };
   return (
     <section class="card inside followed" aria-labelledby="followed">
       <div class="line">
@@ -164,7 +157,7 @@ function Followed({ name, process, awake, ended }: Props & { process: Process; e
       {fault && <Fault>{fault}</Fault>}
       <p class="quiet" role="status">{words[state]}{lost > 0 && ` The ${plural(lost, "line")} before are not shown.`}</p>
       {lines.length > 0 && (
-        <ol class="lines" ref={list} tabIndex={0} aria-label="Lines, the newest last" onScroll={scrolled}>
+        <ol class="lines" {...tail} tabIndex={0} aria-label="Lines, the newest last">
           {lines.map((l, i) => (
             <li key={i + lost} class={l.error ? "bad" : ""}>
               <span class="quiet">{l.error ? "stderr" : "stdout"}</span>
