@@ -297,6 +297,15 @@ func Caller(ctx context.Context) access.Caller {
 	return c
 }
 
+// Operator is an error for a caller who does not operate the platform. Admins of its first
+// workspace do.
+func Operator(ctx context.Context, first string) error {
+	if Caller(ctx).Operates(first) {
+		return nil
+	}
+	return doze.Errorf(doze.Forbidden, "this call is for administrators of the workspace %s", first)
+}
+
 func (s *Server) health(context.Context, *http.Request) (map[string]string, error) {
 	return map[string]string{"status": "ok"}, nil
 }

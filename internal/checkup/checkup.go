@@ -64,6 +64,8 @@ func (c *Checkup) Read(ctx context.Context) (doze.Checkup, error) {
 	return c.last, nil
 }
 
+// look looks at the host. Nobody waits for its end when the process stops: it writes nothing,
+// and a disk that hangs would hold the process up.
 func (c *Checkup) look() {
 	at := time.Now()
 	found := told(c.examine())

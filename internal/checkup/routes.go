@@ -26,8 +26,8 @@ var rows = []api.Row[*Server]{
 func (s *Server) Section() api.Section { return api.Section{Routes: api.Bind(s, rows)} }
 
 func (s *Server) checkup(ctx context.Context, _ *http.Request) (doze.Checkup, error) {
-	if !api.Caller(ctx).Operates(s.Operator) {
-		return doze.Checkup{}, doze.Errorf(doze.Forbidden, "this call is for administrators of the workspace %s", s.Operator)
+	if err := api.Operator(ctx, s.Operator); err != nil {
+		return doze.Checkup{}, err
 	}
 	if s.Checkup == nil {
 		return doze.Checkup{}, doze.Errorf(doze.Unsupported, "this process looks at no host: run dozed doctor on it")

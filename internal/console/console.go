@@ -56,7 +56,8 @@ type part struct {
 // newPart is a file whose address gets the hash of its content.
 func newPart(name, kind string, content []byte) part {
 	stem, suffix, _ := strings.Cut(name, ".")
-	return partAt(Path+"/"+stem+"."+hashOf(content)+"."+suffix, kind, content)
+	hash := hashOf(content)
+	return partAt(Path+"/"+stem+"."+hash+"."+suffix, kind, hash, content)
 }
 
 func hashOf(content []byte) string {
@@ -64,8 +65,8 @@ func hashOf(content []byte) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:9])
 }
 
-func partAt(path, kind string, content []byte) part {
-	return part{path, kind, `"` + hashOf(content) + `"`, sync.OnceValues(func() ([]byte, error) {
+func partAt(path, kind, hash string, content []byte) part {
+	return part{path, kind, `"` + hash + `"`, sync.OnceValues(func() ([]byte, error) {
 		var b bytes.Buffer
 		z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
 		if err != nil {
@@ -112,7 +113,8 @@ func New() *Page {
 	}
 	for _, file := range chunks {
 		name := strings.TrimPrefix(file, "assets/")
-		one := partAt(Path+"/"+name, scriptType, read(name))
+		content := read(name)
+		one := partAt(Path+"/"+name, scriptType, hashOf(content), content)
 		p.parts[one.path] = one
 	}
 	p.text = strings.NewReplacer(places...).Replace(page)

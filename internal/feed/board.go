@@ -232,7 +232,7 @@ func (b *board) publish(r *run, l *look) {
 	}
 	b.trim(newest)
 	b.rows, b.at, r.fresh = l.rows, l.at, true
-	b.ringLocked()
+	b.announceLocked()
 }
 
 // trim forgets the oldest messages until the ring is within its bounds, but none from a
@@ -255,11 +255,11 @@ func (b *board) failed(r *run, err error) {
 		b.stop()
 		b.run, b.stop = nil, nil
 	}
-	b.ringLocked()
+	b.announceLocked()
 }
 
-// ringLocked tells who waits that something is new. Preconditions: the caller holds mu.
-func (b *board) ringLocked() {
+// announceLocked wakes the readers that wait for a change. Preconditions: the caller holds mu.
+func (b *board) announceLocked() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }

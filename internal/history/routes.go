@@ -27,8 +27,8 @@ var rows = []api.Row[*Server]{
 func (s *Server) Section() api.Section { return api.Section{Routes: api.Bind(s, rows)} }
 
 func (s *Server) history(ctx context.Context, r *http.Request) (doze.History, error) {
-	if !api.Caller(ctx).Operates(s.Operator) {
-		return doze.History{}, doze.Errorf(doze.Forbidden, "this call is for administrators of the workspace %s", s.Operator)
+	if err := api.Operator(ctx, s.Operator); err != nil {
+		return doze.History{}, err
 	}
 	q, err := parse(r.URL.Query(), time.Now())
 	switch {

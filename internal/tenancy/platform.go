@@ -12,12 +12,7 @@ import (
 )
 
 // operator is an error for a caller who does not operate the platform.
-func (s *Server) operator(ctx context.Context) error {
-	if api.Caller(ctx).Operates(s.Operator) {
-		return nil
-	}
-	return doze.Errorf(doze.Forbidden, "this call is for administrators of the workspace %s", s.Operator)
-}
+func (s *Server) operator(ctx context.Context) error { return api.Operator(ctx, s.Operator) }
 
 // operates is operator for the table of routes.
 func (s *Server) operates(r *http.Request) error { return s.operator(r.Context()) }
