@@ -195,7 +195,8 @@ func TestCrash(t *testing.T) {
 			return false
 		})
 		if err != nil {
-			t.Fatalf("%s: the next build fails: %v\n%s", c.name, err, p.log)
+			p.kill()
+			t.Fatalf("%s: the next build fails: %v; %v\n%s", c.name, err, p.cmd.ProcessState, p.log)
 		}
 		if c.name == "in a step" && cached != 2 {
 			t.Errorf("%s: %d steps of 2 came from the cache", c.name, cached)
