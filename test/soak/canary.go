@@ -170,12 +170,22 @@ func (k *canary) step(ctx context.Context) {
 	k.answers[s.N] = time.Now()
 }
 
+// reportPatience is how long a record may say that a sandbox is there after its node said that
+// it has failed.
+const reportPatience = 3 * time.Second
+
 // failed finds out why something about k did not work. A sandbox that was lost
 // without a checkpoint is replaced by another one.
 func (k *canary) failed(ctx context.Context, err error) {
 	before := k.r.epoch.Load()
-	status := k.status(ctx)
-	over := status == doze.Failed.Status() || status == doze.Terminated.Status() || status == gone // a cut ended its start
+	status, over := k.status(ctx), false
+	for end := time.Now().Add(reportPatience); ; status = k.status(ctx) {
+		over = status == doze.Failed.Status() || status == doze.Terminated.Status() || status == gone // a cut ended its start
+		if over || time.Now().After(end) || ctx.Err() != nil || k.r.down(before) {
+			break
+		}
+		time.Sleep(lookEvery)
+	}
 	switch {
 	case over && !k.Saved():
 		k.r.count(func(c *counts) { c.lost++ })

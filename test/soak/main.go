@@ -21,11 +21,14 @@ func main() {
 	defer stop()
 	var o options
 	flag.DurationVar(&o.length, "for", 10*time.Minute, "how `long`, without -sleeps")
-	flag.Int64Var(&o.sleeps, "sleeps", 0, "go on until sandboxes were asleep and woke so `many` times")
+	sleeps := flag.Int64("sleeps", 0, "go on until sandboxes were asleep and woke so `many` times")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "`number` that decides what happens when")
 	flag.IntVar(&o.sandboxes, "sandboxes", 6, "how `many` keep something")
 	flag.IntVar(&o.megabytes, "mb", 24, "megabytes that each of them keeps, on average")
 	flag.Parse()
+	if *sleeps > 0 {
+		o.length, o.met = 0, func(c counts) bool { return c.sleeps() >= *sleeps }
+	}
 	c, err := soak(ctx, o)
 	fmt.Println(c)
 	if err != nil {

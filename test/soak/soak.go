@@ -40,8 +40,8 @@ const (
 )
 
 type options struct {
-	length               time.Duration
-	sleeps               int64 // if set, it ends the run
+	length               time.Duration     // bounds the run; 0: nothing does
+	met                  func(counts) bool // if set, the run ends when it is true
 	seed                 uint64
 	sandboxes, megabytes int
 }
@@ -155,7 +155,7 @@ func (r *run) all(ctx context.Context) error {
 		canaries[i] = k
 	}
 	live, cancel := context.WithCancel(ctx)
-	if r.sleeps == 0 {
+	if r.length > 0 {
 		live, cancel = context.WithTimeout(ctx, r.length)
 	}
 	defer cancel()
@@ -177,7 +177,7 @@ func (r *run) all(ctx context.Context) error {
 	return nil
 }
 
-// enough returns when there were enough sleeps, or ctx ends.
+// enough returns when the run has met what it is to meet, or ctx ends.
 func (r *run) enough(ctx context.Context) error {
 	for {
 		select {
@@ -191,7 +191,7 @@ func (r *run) enough(ctx context.Context) error {
 		r.mu.Lock()
 		now := r.counts
 		r.mu.Unlock()
-		if r.sleeps > 0 && now.sleeps() >= r.sleeps {
+		if r.met != nil && r.met(now) {
 			return nil
 		}
 	}
