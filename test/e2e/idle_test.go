@@ -54,7 +54,7 @@ func TestKeepAliveIsUse(t *testing.T) {
 func TestComputing(t *testing.T) {
 	t.Parallel()
 	const pause = 2 * time.Second
-	p, c := start(t, "--pause-after", pause.String(), "--save-after", "1h", "--disk-after", "2h", "--idle-cpu", "0.2", "--busy-max", (6 * pause).String())
+	p, c := start(t, "--pause-after", pause.String(), "--save-after", "1h", "--disk-after", "2h", "--idle-cpu", "0.05", "--busy-max", (6 * pause).String())
 	forever := 0
 	_, agent := create(t, c, named("busy", 2048))
 	spawn(t, agent, client.Command{Name: "busy", Command: "while :; do :; done", Timeout: &forever})
@@ -69,7 +69,7 @@ func TestComputing(t *testing.T) {
 	if _, err := agent.Kill(t.Context(), "busy"); err != nil {
 		t.Fatal(err)
 	}
-	spawn(t, agent, client.Command{Name: "waits", Command: "while :; do sleep 0.5; done", Timeout: &forever})
+	spawn(t, agent, client.Command{Name: "waits", Command: "while :; do sleep 5; done", Timeout: &forever})
 	began = time.Now()
 	until(t, "it sleeps", func() bool {
 		tier, err := p.Tier(t.Context())

@@ -67,7 +67,8 @@ func TestSmallHost(t *testing.T) {
 	} {
 		name := "hog-" + what
 		_, agent := create(t, c, named(name, 1024))
-		if _, err := agent.Start(t.Context(), client.Command{Command: hog}); err != nil {
+		forever := 0 // on a slow host it would fall asleep while the kernel makes room for it
+		if _, err := agent.Start(t.Context(), client.Command{Command: hog, KeepAlive: true, Timeout: &forever}); err != nil {
 			t.Fatal(err)
 		}
 		if said := ended(t, c, name); !strings.Contains(said, "above its share") {
