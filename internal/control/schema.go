@@ -56,6 +56,8 @@ func members() map[string]openapi.Schema {
 
 		"SandboxUsage.status": statuses(),
 		"SandboxUsage.state":  api.Words(doze.Running.State(), doze.Standby.State()),
+		"FeedSandbox.status":  statuses(),
+		"FeedSandbox.state":   api.Words(doze.Running.State(), doze.Standby.State()),
 		"Usage.countedSince":  api.Text("when the counters of wakes, sleeps and processor time began"),
 		"Usage.tier":          api.Text("awake, paused, saved, swapped or disk; empty without a machine"),
 		"Usage.sleeps":        api.Text("pauses"),
@@ -71,7 +73,7 @@ func members() map[string]openapi.Schema {
 		"Runtime.terminationGracePeriodSeconds": api.Between(0, doze.GraceMax),
 		"Runtime.ttl":                           api.Span,
 		"Env.value":                             api.Text("masked in answers, if it is secret: sent back so, it is unchanged"),
-		"Env.valueFrom":                         api.Text("one of fieldRef, resourceFieldRef and secretKeyRef, as in Kubernetes"),
+		"Env.valueFrom":                         valueFrom(),
 		"Port.target":                           api.Port,
 		"Port.protocol":                         api.WordsOr("HTTP", "HTTP", "TCP", "UDP", "TLS"),
 
@@ -117,6 +119,21 @@ func members() map[string]openapi.Schema {
 		"ForkRequest.targetName": api.Name,
 		"ForkRequest.targetType": api.Words(doze.KindSandbox),
 	}
+}
+
+// valueFrom is [doze.ValueSource], which an answer has as the caller sent it.
+func valueFrom() openapi.Schema {
+	object := func(members map[string]*openapi.Schema, needed ...string) *openapi.Schema {
+		return &openapi.Schema{Type: "object", Properties: members, Required: needed}
+	}
+	text := &openapi.Schema{Type: "string"}
+	of := object(map[string]*openapi.Schema{
+		"fieldRef":         object(map[string]*openapi.Schema{"apiVersion": text, "fieldPath": text}, "fieldPath"),
+		"resourceFieldRef": object(map[string]*openapi.Schema{"containerName": text, "resource": text, "divisor": {}}, "resource"),
+		"secretKeyRef":     object(map[string]*openapi.Schema{"name": text, "key": text, "optional": {Type: "boolean"}}, "name", "key"),
+	})
+	of.Description = "one of fieldRef, resourceFieldRef and secretKeyRef, as in Kubernetes"
+	return *of
 }
 
 // statuses are all that a sandbox can have.

@@ -570,8 +570,8 @@ class FeedSandbox:
     origin: Origin | None = field(default=None)
     processor: ProcessorUsage
     sleeps: int
-    state: str
-    status: str
+    state: Literal["RUNNING", "STANDBY"]
+    status: Literal["DEPLOYING", "DEPLOYED", "DEACTIVATING", "DEACTIVATED", "ARCHIVING", "ARCHIVED", "UNARCHIVING", "DELETING", "TERMINATED", "FAILED", "UPLOADING", "BUILDING"]
     tier: str
     version: str
     wakes: WakeUsage

@@ -1,151 +1,42 @@
 // The control API, as the page calls it. Every call of the page is here.
 import { batch, signal } from "@preact/signals";
 
+import type { components } from "./schema";
+
+/** A type of the API, as its description has it: docs/openapi.json. */
+export type Answer<N extends keyof components["schemas"]> = components["schemas"][N];
+
 /** What a list answers. The version asks for this form. */
 export interface List<T> {
   data: T[];
   meta: { hasMore: boolean; nextCursor?: string; total: number };
 }
 
-export interface Caller {
-  sub: string;
-  type: string;
-  workspace: string;
-  role: string;
-  scopes: string[];
-}
-
-export interface TraceStage {
-  name: string;
-  within?: string;
-  startUs: number;
-  tookUs: number;
-}
-
-export interface Trace {
-  kind: string;
-  startedAt: string;
-  from: string;
-  status: string;
-  error?: string;
-  waitedUs: number;
-  stages: TraceStage[];
-}
-
-export interface Usage {
-  name: string;
-  status: string;
-  state: string;
-  measuredAt: string;
-  countedSince: string;
-  tier: string;
-  memory: { residentBytes: number; guestBytes: number; engineBytes: number; cacheBytes: number; swapBytes: number; limitBytes: number };
-  processor: { seconds: number; limit: number };
-  disk: { checkpointBytes: number; scratchBytes: number; volumeBytes: number; driveBytes: number; archiveBytes: number };
-  network: { receivedBytes: number; sentBytes: number };
-  wakes: { count: number; failures: number; p50Us: number; p99Us: number; lastUs: number };
-  sleeps: number;
-  lastWake?: Trace;
-}
+export type Caller = Answer<"Caller">;
+export type TraceStage = Answer<"TraceStage">;
+export type Trace = Answer<"Trace">;
+export type Usage = Answer<"SandboxUsage">;
 
 /** A sandbox in the feed. */
-export interface FeedSandbox extends Omit<Usage, "measuredAt"> {
-  version: string;
-  labels?: Record<string, string>;
-  image: string;
-  origin?: Origin;
-  createdAt: string;
-  lastUsedAt: string;
-  busy: number;
-}
+export type FeedSandbox = Answer<"FeedSandbox">;
 
 /** The data of a message of the feed. */
-export interface FeedMessage {
-  at: string;
-  sandboxes?: FeedSandbox[];
-  gone?: string[];
-  total?: number;
-}
+export type FeedMessage = Answer<"FeedMessage">;
 
 /** What a sandbox was forked from, as it was then. */
-export interface Origin {
-  sandboxName: string;
-  snapshotId: string;
-  snapshotName: string;
-}
-
-export interface SandboxEvent {
-  type: string;
-  status: string;
-  message: string;
-  time: string;
-}
-
-export interface Sandbox {
-  metadata: { name: string; displayName?: string; labels?: Record<string, string>; createdAt?: string; createdBy?: string; url?: string };
-  spec: {
-    enabled?: boolean;
-    region?: string;
-    runtime: { image?: string; memory?: number; envs?: Variable[]; ports?: { target: number; name?: string; protocol?: string }[]; ttl?: string; expires?: string };
-    lifecycle?: { expirationPolicies?: { type: string; value: string }[] };
-    volumes?: { name: string; mountPath: string }[];
-    vpc?: string;
-    network?: Network;
-  };
-  archive?: { createdAt?: string; size?: number };
-  origin?: Origin;
-  events?: SandboxEvent[];
-  expiresIn?: number;
-  lastUsedAt?: string;
-  state?: string;
-  status?: string;
-}
+export type Origin = Answer<"Origin">;
+export type SandboxEvent = Answer<"Event">;
+export type Sandbox = Answer<"Sandbox">;
 
 /** A variable of the processes of a sandbox. Secret values come masked. */
-export interface Variable {
-  name: string;
-  value?: string;
-  secret?: boolean;
-  valueFrom?: { fieldRef?: { fieldPath: string }; resourceFieldRef?: { resource: string }; secretKeyRef?: { name: string; key: string } };
-}
+export type Variable = Answer<"Env">;
 
 /** The members that the page changes. All others go back as they came. */
-export interface Network {
-  allowedDomains?: string[];
-  forbiddenDomains?: string[];
-  proxy?: { allowedDomains?: string[]; forbiddenDomains?: string[]; bypass?: string[]; routing?: unknown[] };
-}
-
-export interface Snapshot {
-  id: string;
-  name: string;
-  status: string;
-  message?: string;
-  createdAt?: string;
-  createdBy?: string;
-  sandboxName: string;
-  source: { deleted: boolean };
-  bytes?: number;
-}
-
-export interface Preview {
-  metadata: { name: string };
-  spec: { port: number; public?: boolean; url?: string };
-}
-
-export interface HistorySeries {
-  name: string;
-  unit: string;
-  labels?: Record<string, string>;
-  values: (number | null)[];
-}
-
-export interface History {
-  from: string;
-  to: string;
-  step: number;
-  series: HistorySeries[];
-}
+export type Network = Answer<"Network">;
+export type Snapshot = Answer<"Snapshot">;
+export type Preview = Answer<"Preview">;
+export type HistorySeries = Answer<"HistorySeries">;
+export type History = Answer<"History">;
 
 /** A session is in the storage of one tab. It ends with the tab. */
 export interface Session {
@@ -369,14 +260,7 @@ export function may(scope: string): boolean {
   return (c.scopes.includes(scope) || c.scopes.includes("admin")) && (c.role === "admin" || !forAdmins.includes(scope));
 }
 
-export interface Device {
-  device_code: string;
-  user_code: string;
-  verification_uri: string;
-  verification_uri_complete: string;
-  expires_in: number;
-  interval: number;
-}
+export type Device = Answer<"DeviceAnswer">;
 
 export const beginDevice = (): Promise<Device> => form<Device>("/login/device", { client_id: client });
 

@@ -1,25 +1,13 @@
 // The audit log: who changed what, and who was denied.
 import { useState } from "preact/hooks";
 import type { VNode } from "preact";
+import type { Answer } from "./api";
 import { moment } from "./format";
 import { records, Status } from "./records";
 import { save } from "./transfer";
 import { ask, place, reason, tell } from "./ui";
 
-interface Line {
-  id: string;
-  time: string;
-  actor: { sub?: string; type?: string; key?: string };
-  source?: string;
-  action: string;
-  object?: { kind?: string; name?: string };
-  outcome: string;
-  status?: number;
-  error?: string;
-  detail?: string;
-  count?: number;
-  requestId?: string;
-}
+type Line = Answer<"AuditLine">;
 
 const filters = [
   { id: "actor", label: "Who", hint: "admin" },
@@ -54,7 +42,7 @@ export const audit = records<Line>({
   words: () => "",
   columns: [
     { name: "When", show: (l) => <time dateTime={l.time}>{moment(l.time)}</time> },
-    { name: "Who", show: (l) => <span title={l.actor.key && `with the key ${l.actor.key}`}>{l.actor.sub ?? l.actor.type ?? "nobody"}{l.source && <div class="quiet wide-only">from {l.source}</div>}</span> },
+    { name: "Who", show: (l) => <span title={l.actor?.key && `with the key ${l.actor.key}`}>{l.actor?.sub ?? l.actor?.type ?? "nobody"}{l.source && <div class="quiet wide-only">from {l.source}</div>}</span> },
     { name: "Action", show: (l) => <><code>{l.action}</code>{l.requestId && <div class="quiet wide-only">request <code>{l.requestId}</code></div>}</> },
     { name: "Object", show: (l) => l.object?.name ?? "" },
     { name: "Outcome", show: (l) => <><Status is={l.outcome} />{l.count ? ` ${l.count} times` : ""}{(l.error ?? l.detail) && <div class="quiet">{l.error ?? l.detail}</div>}</> },

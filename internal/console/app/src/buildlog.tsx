@@ -1,27 +1,13 @@
 // The log of a build, as it comes: its steps, each with what it wrote.
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { VNode } from "preact";
-import { fetched, Refusal } from "./api";
+import { fetched, Refusal, type Answer } from "./api";
 import { bytes, clock, count, took } from "./format";
 import { useTail } from "./tail";
 import { save } from "./transfer";
 import { Fault, now, reason, tell } from "./ui";
 
-interface BuildEvent {
-  at: string;
-  step?: number;
-  steps?: number;
-  stage?: string;
-  name?: string;
-  line?: number;
-  vertex?: string;
-  state?: string;
-  text?: string;
-  tookMs?: number;
-  current?: number;
-  total?: number;
-  status?: string;
-}
+type BuildEvent = Answer<"BuildEvent">;
 
 interface Step {
   key: string;

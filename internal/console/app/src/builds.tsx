@@ -1,7 +1,7 @@
 // Builds: images out of Dockerfiles, and their logs as they run.
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { VNode } from "preact";
-import { call, get, may, Refusal } from "./api";
+import { call, get, may, Refusal, type Answer } from "./api";
 import { file, lines as raw, pairs, text, type Form, type Outcome } from "./form";
 import { bytes, plural, took } from "./format";
 import { BuildLog } from "./buildlog";
@@ -9,34 +9,9 @@ import { records, Status, Time } from "./records";
 import { put } from "./transfer";
 import { at, Fault, now, readOnly, reason, tell } from "./ui";
 
-export interface Failure {
-  message: string;
-  step?: number;
-  line?: number;
-  command?: string;
-  code?: number;
-  output?: string[];
-}
+export type Failure = Answer<"BuildFailure">;
 
-export interface Build {
-  id: string;
-  name: string;
-  tag: string;
-  resourceType: string;
-  status: string;
-  position?: number;
-  dockerfile?: string;
-  target?: string;
-  args?: Record<string, string>;
-  createdAt?: string;
-  startedAt?: string;
-  endedAt?: string;
-  createdBy?: string;
-  image?: string;
-  size?: number;
-  failure?: Failure;
-  uploadUrl?: string;
-}
+export type Build = Answer<"Build">;
 
 export const ended = (b: Build): boolean => !["UPLOADING", "BUILDING", "DEPLOYING"].includes(b.status);
 

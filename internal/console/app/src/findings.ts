@@ -1,21 +1,11 @@
 // What is amiss with the host of the platform. Only operators get it.
 import { signal } from "@preact/signals";
-import { get, Refusal } from "./api";
+import { get, Refusal, type Answer } from "./api";
 import { reason } from "./ui";
 
-export interface Finding {
-  name: string;
-  severity: "warning" | "error";
-  found: string;
-  remedy: string;
-}
+export type Finding = Answer<"Finding">;
 
-interface Checkup {
-  host: string;
-  sandboxes: boolean;
-  checkedAt: string;
-  findings: Finding[];
-}
+type Checkup = Answer<"Checkup">;
 
 const rest = 60_000; // ms between two questions
 

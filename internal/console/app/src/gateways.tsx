@@ -1,15 +1,10 @@
 // How sandboxes leave to the world, and how the world reaches their previews: VPCs, egress
 // gateways, dedicated addresses, custom domains. And the policies that clients keep here.
-import { call, get } from "./api";
+import { call, get, type Answer } from "./api";
 import { text, type Form } from "./form";
 import { deletion, records, Status, Time } from "./records";
 
-interface Resource {
-  metadata: { name: string; vpcName?: string; gatewayName?: string; createdAt?: string };
-  spec: { region?: string; publicIp?: string };
-  status: string;
-  events?: { message: string }[];
-}
+type Resource = Answer<"NetworkResource">;
 
 const vpcPath = (vpc: string): string => "/vpcs/" + encodeURIComponent(vpc);
 const gatewaysPath = (vpc: string): string => vpcPath(vpc) + "/egressgateways";
@@ -109,10 +104,7 @@ export const addresses = records<Resource>({
   empty: "There are no dedicated addresses. A gateway can get one.",
 });
 
-interface Domain {
-  metadata: { name: string; sharedFromWorkspace?: string; createdAt?: string };
-  spec: { cnameRecords: string; txtRecords: Record<string, string>; subjectAlternativeNames: string[]; status: string; verificationError?: string; lastVerifiedAt?: string };
-}
+type Domain = Answer<"CustomDomain">;
 
 const domainPath = (name: string): string => "/customdomains/" + encodeURIComponent(name);
 
@@ -159,10 +151,7 @@ export const domains = records<Domain>({
   empty: "There are no custom domains. Previews have names of the platform.",
 });
 
-interface Policy {
-  metadata: { name: string; createdAt?: string; createdBy?: string };
-  spec: { type?: string; resourceTypes?: string[]; locations?: { name: string }[]; flavors?: { name: string }[] };
-}
+type Policy = Answer<"Policy">;
 
 export const policies = records<Policy>({
   title: "Policies",

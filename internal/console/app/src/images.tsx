@@ -1,49 +1,20 @@
 // Images: those of the workspace, and those of the platform.
 import { useEffect, useState } from "preact/hooks";
 import type { ComponentChildren, VNode } from "preact";
-import { call, get, may } from "./api";
+import { call, get, may, type Answer } from "./api";
 import { text, type Outcome } from "./form";
 import { bytes } from "./format";
 import { rows } from "./live";
 import { deletion, records, Status, Time, type Act } from "./records";
 import { at, Fault, reason } from "./ui";
 
-interface Config {
-  entrypoint?: string[];
-  cmd?: string[];
-  env?: string[];
-  user?: string;
-  workDir?: string;
-  ports?: string[];
-  stopSignal?: string;
-  labels?: Record<string, string>;
-  health?: { test?: string[] };
-}
+type Config = Answer<"ImageConfig">;
 
-interface Tag {
-  name: string;
-  image: string;
-  size: number;
-  createdAt?: string;
-  updatedAt?: string;
-  config?: Config;
-  build?: boolean;
-}
+type Tag = Answer<"ImageTag">;
 
-interface Image {
-  metadata: { name: string; displayName?: string; resourceType: string; status: string; sourceWorkspace?: string; createdAt?: string; lastDeployedAt?: string };
-  spec: { size: number; tags: Tag[] };
-}
+type Image = Answer<"Image">;
 
-interface HubImage {
-  name: string;
-  displayName: string;
-  image: string;
-  memory: number;
-  description: string;
-  hidden: boolean;
-  ports?: { target: number }[];
-}
+type HubImage = Answer<"HubImage">;
 
 const pathOf = (...parts: string[]): string => "/images/" + parts.map(encodeURIComponent).join("/");
 
@@ -199,10 +170,7 @@ const tags = (type: string, name: string, mine: boolean) => {
   });
 };
 
-interface Share {
-  workspace: string;
-  status: string;
-}
+type Share = Answer<"ImageShare">;
 
 const shares = (type: string, name: string) =>
   records<Share>({

@@ -2,16 +2,13 @@
 // reading it wakes nothing.
 import type { VNode } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { get } from "./api";
+import { get, type Answer } from "./api";
 import { clock, moment, plural } from "./format";
 import type { LogLine } from "./output";
 import { ask, Fault, place, reason } from "./ui";
 import { printed, visible } from "./visible";
 
-interface Log {
-  logs: LogLine[];
-  nextCursor?: string;
-}
+type Log = Answer<"Log">;
 
 const pageOf = 500;
 const linesMax = 5000; // that the page shows

@@ -2,29 +2,16 @@
 // was refused. The platform remembers that, so looking does not wake the sandbox.
 import { useEffect, useState } from "preact/hooks";
 import type { VNode } from "preact";
-import { call, get, may, type Network, type Sandbox } from "./api";
+import { call, get, may, type Network, type Sandbox, type Answer } from "./api";
 import { ago, moment, plural } from "./format";
 import { Fault, now, readOnly, reason, tell } from "./ui";
 
 const lookEvery = 10_000; // ms
 const shownMax = 5; // entries of a list
 
-interface Destination {
-  protocol: string;
-  host: string;
-  port: number;
-  verdict: "allow" | "deny";
-  rule: string;
-  reason?: string;
-  count: number;
-  firstAt: string;
-  lastAt: string;
-}
+type Destination = Answer<"EgressDestination">;
 
-interface Summary {
-  since?: string;
-  destinations: Destination[];
-}
+type Summary = Answer<"EgressSummary">;
 
 const allowedBy = (n: Network): string[] => (n.proxy?.allowedDomains?.length ? n.proxy.allowedDomains : (n.allowedDomains ?? []));
 

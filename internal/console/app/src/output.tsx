@@ -1,19 +1,13 @@
 // What the processes of a sandbox wrote. The platform stores it, so reading it wakes nothing.
 import { useEffect, useState } from "preact/hooks";
 import type { VNode } from "preact";
-import { get } from "./api";
+import { get, type Answer } from "./api";
 import { clock, moment } from "./format";
 import { useTail } from "./tail";
 import { Fault, reason } from "./ui";
 import { printed } from "./visible";
 
-export interface LogLine {
-  timestamp: string;
-  message: string;
-  severity: string;
-  process?: string;
-  stream?: string;
-}
+export type LogLine = Answer<"LogLine">;
 
 const lines = 200; // the newest ones
 const every = 2500;

@@ -1,19 +1,13 @@
 // Who may do what in a workspace: members, keys, service accounts, secrets, quotas.
 import { useEffect, useState } from "preact/hooks";
 import type { VNode } from "preact";
-import { call, caller, get, may } from "./api";
+import { call, caller, get, may, type Answer } from "./api";
 import { lines, several, text, type Field, type Form } from "./form";
 import { bytes, count } from "./format";
 import { deletion, records, Time } from "./records";
 import { at, now } from "./ui";
 
-interface User {
-  sub: string;
-  email: string;
-  given_name?: string;
-  family_name?: string;
-  role?: string;
-}
+type User = Answer<"User">;
 
 const roles = [
   ["member", "Member: uses what the workspace has"],
@@ -67,14 +61,7 @@ export const members = records<User>({
   empty: "The workspace has no members.",
 });
 
-interface Invitation {
-  email: string;
-  invitedBy: string;
-  role: string;
-  token?: string;
-  expiresAt?: string;
-  createdAt?: string;
-}
+type Invitation = Answer<"Invitation">;
 
 export const invitations = records<Invitation>({
   title: "Open invitations",
@@ -170,17 +157,7 @@ function Rights({ of: all }: { of: readonly string[] }): VNode {
   return <span title={all.join(", ")}>{all.slice(0, 3).join(", ")}{all.length > 3 && ` and ${all.length - 3} more`}</span>;
 }
 
-interface Key {
-  id: string;
-  apiKey?: string;
-  name: string;
-  sub: string;
-  sub_type: string;
-  scopes: string[];
-  expires_in?: string;
-  createdAt?: string;
-  lastUsedAt?: string;
-}
+type Key = Answer<"APIKey">;
 
 const seconds: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d: 86400, w: 604800 };
 
@@ -247,14 +224,7 @@ export const keys = keysOf(
   "An admin sees the keys of all members. The others see their own.",
 );
 
-interface Account {
-  client_id: string;
-  client_secret?: string;
-  name: string;
-  description?: string;
-  scopes?: string[];
-  created_at?: string;
-}
+type Account = Answer<"ServiceAccount">;
 
 const accountPath = (id: string): string => "/service_accounts/" + encodeURIComponent(id);
 
@@ -316,10 +286,7 @@ export function AccountView({ id }: { id: string }): VNode {
   );
 }
 
-interface Secret {
-  metadata: { name: string; createdAt?: string; updatedAt?: string; updatedBy?: string };
-  data: Record<string, string>;
-}
+type Secret = Answer<"Secret">;
 
 const secretPath = (name: string): string => "/secrets/" + encodeURIComponent(name);
 const valueAsked: Field = { kind: "lines", id: "value", label: "Value", secret: true, hint: "Nobody can read it here again. You can replace it." };
@@ -395,14 +362,7 @@ export const secrets = records<Secret>({
   empty: "There are no secrets.",
 });
 
-interface Quota {
-  name: string;
-  unit: string;
-  used: number;
-  limit: number;
-  default: number;
-  description: string;
-}
+type Quota = Answer<"QuotaStatus">;
 
 /** An amount of a quota, as people read it. */
 const amount = (q: Quota, n: number): string => (q.unit === "MiB" ? bytes(n * 2 ** 20) : count(n));

@@ -1,19 +1,13 @@
 // Schedules of all sandboxes, and what came of them.
-import { call } from "./api";
+import { call, type Answer } from "./api";
 import { pairs, text } from "./form";
 import { deletion, records, Status, Time } from "./records";
 import { at } from "./ui";
 
 const every = 3000;
 
-interface Schedule {
-  id: string;
-  sandbox: string;
-  type: string;
-  value: string;
-  input: { command?: string; name?: string };
-  createdAt?: string;
-}
+/** In the list of all sandboxes, each says of which one it is. */
+type Schedule = Answer<"Schedule"> & { sandbox: string };
 
 const pathOf = (sandbox: string): string => `/sandboxes/${encodeURIComponent(sandbox)}/schedules`;
 
@@ -62,16 +56,7 @@ export const schedules = records<Schedule>({
   empty: "There are no schedules.",
 });
 
-interface Execution {
-  id: string;
-  scheduleId: string;
-  sandbox: string;
-  executedAt?: string;
-  status: string;
-  statusCode: number;
-  error?: string;
-  processName?: string;
-}
+type Execution = Answer<"Execution">;
 
 export const executions = records<Execution>({
   title: "Runs",

@@ -1,27 +1,15 @@
 // What outlives sandboxes: volumes, volume templates, drives.
 import type { VNode } from "preact";
-import { call, fetched, Refusal } from "./api";
+import { call, fetched, Refusal, type Answer } from "./api";
 import { file, text, type Progress } from "./form";
 import { bytes } from "./format";
 import { deletion, records, Status, Time } from "./records";
 import { put } from "./transfer";
 import { at } from "./ui";
 
-interface Metadata {
-  name: string;
-  displayName?: string;
-  createdAt?: string;
-  createdBy?: string;
-}
-
 const megabytes = (n: number | undefined): string => (n ? bytes(n * 2 ** 20) : "–");
 
-interface Volume {
-  metadata: Metadata;
-  spec: { size?: number; template?: string };
-  state: { attachedTo: string };
-  status?: string;
-}
+type Volume = Answer<"Volume">;
 
 const volumePath = (name: string): string => "/volumes/" + encodeURIComponent(name);
 
@@ -88,19 +76,9 @@ function Attached({ to }: { to: string }): VNode {
   return name ? <a href={at("sandboxes", name)}>{name}</a> : <span class="quiet">nothing</span>;
 }
 
-interface Version {
-  name: string;
-  versionId: string;
-  contentSize: number;
-  status: string;
-}
+type Version = Answer<"VolumeTemplateVersion">;
 
-interface Template {
-  metadata: Metadata;
-  spec: { defaultSize?: number; description: string };
-  state: { status: string; latestVersion?: string; lastVersionUploadedAt?: string; versionCount: number };
-  versions: Version[];
-}
+type Template = Answer<"VolumeTemplate">;
 
 const templatePath = (name: string): string => "/volume_templates/" + encodeURIComponent(name);
 
@@ -194,18 +172,9 @@ export function TemplateView({ name }: { name: string }): VNode {
   );
 }
 
-interface Permission {
-  labels?: Record<string, string>;
-  mode?: string;
-  path?: string;
-}
+type Permission = Answer<"DrivePermission">;
 
-interface Drive {
-  metadata: Metadata;
-  spec: { permissions?: Permission[] };
-  state: { s3Url?: string };
-  status?: string;
-}
+type Drive = Answer<"Drive">;
 
 const drivePath = (name: string): string => "/drives/" + encodeURIComponent(name);
 
