@@ -158,7 +158,7 @@ func (e *Engine) worker(ctx context.Context, c Config) (*base.Worker, error) {
 		return nil, fmt.Errorf("open the cache: %w", err)
 	}
 	if c.Runtime == "" {
-		opt.Executor = &steps{dir: e.stepsDir(), program: c.Program, spare: e.spare()}
+		opt.Executor = &steps{dir: e.stepsDir(), program: c.Program, ballast: e.ballast()}
 	}
 	opt.RegistryHosts = resolver.NewRegistryConfig(nil)
 	w, err := base.NewWorker(ctx, opt)
@@ -311,14 +311,14 @@ func (e *Engine) Prune(ctx context.Context, p buildapi.Prune) (buildapi.Pruned, 
 	return out, err
 }
 
-// spare keeps room for the databases of the cache.
-func (e *Engine) spare() spare { return spare{e.dir} }
+// ballast takes room for the databases of the cache.
+func (e *Engine) ballast() ballast { return ballast{e.dir} }
 
 // makeRoom deletes what nobody uses until a part of the disk is free: what was built, and then
 // images that were put, the oldest first. It returns the bytes that it freed.
 func (e *Engine) makeRoom(ctx context.Context) (freed int64, err error) {
-	e.spare().spend()
-	defer func() { err = errors.Join(err, e.spare().keep()) }()
+	e.ballast().drop()
+	defer func() { err = errors.Join(err, e.ballast().load()) }()
 	for {
 		size, free, err := disk(e.dir)
 		if err != nil || free >= size/freePart {

@@ -46,7 +46,7 @@ const (
 type steps struct {
 	dir     string // of the directories of steps
 	program []string
-	spare   spare
+	ballast ballast
 }
 
 var _ executor.Executor = (*steps)(nil)
@@ -66,7 +66,7 @@ func (x *steps) Run(ctx context.Context, id string, root executor.Mount, mounts 
 	if err := os.MkdirAll(rootfs, 0o711); err != nil { //nolint:gosec // users other than root pass through it
 		return nil, err
 	}
-	defer x.spare.spend() // what the step wrote is deleted next
+	defer x.ballast.drop() // what the step wrote is deleted next
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	unmount, err := mountRoot(ctx, root, rootfs)
 	if err != nil {
