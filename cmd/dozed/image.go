@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 
-	"github.com/dozehq/doze/internal/disk"
 	"github.com/dozehq/doze/internal/host"
 )
 
@@ -14,7 +13,7 @@ func images(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	library, err := disk.Open(s.ImagesDir, s.Library())
+	library, err := s.OpenLibrary()
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 // process: its log, its memory, and the host that it is on, if it runs sandboxes.
 func start(ctx context.Context, name string, args []string, sandboxes bool) (s settings.Settings, err error) {
 	if s, err = loadAll(name, args); err == nil {
-		err = s.Validate()
+		err = s.Prepare()
 	}
 	if err != nil {
 		return s, err

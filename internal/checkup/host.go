@@ -17,6 +17,9 @@ func Host(s settings.Settings, companion func(name string) string, given swap.Pl
 	pool, _ := doze.ParseAddressPool(s.EgressPool) // what is wrong with it, config check says
 	programs := []string{companion(host.Launcher(s.Driver)), companion("doze-agent")}
 	h := doctor.Host{Data: s.Data, Binaries: programs, Pool: pool, Link: s.EgressLink, Swap: given}
+	if p := s.Proxy(); p != nil {
+		h.Proxy = p
+	}
 	if s.Front().Plain() {
 		h.Plain = s.Listen
 	}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/outproxy"
 )
 
 // buildsMax is how many images are made at the same time. Each one uses a
@@ -40,6 +41,8 @@ type Options struct {
 	// private addresses. Callers choose references, so with it they can make
 	// this machine send requests into its own network.
 	PrivateRegistries bool
+	// Through is the proxy through which this host reaches public addresses; nil: none.
+	Through *outproxy.Proxy
 	// Owner is the data directory of the user of the library, which others may share:
 	// what the owner uses stays until the owner collects it. Without one nothing is claimed.
 	Owner string

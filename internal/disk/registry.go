@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/outproxy"
 )
 
 const (
@@ -71,7 +72,7 @@ func (p *pull) fetch(ctx context.Context, ref name.Reference) (v1.Image, error) 
 		ref,
 		remote.WithContext(ctx),
 		remote.WithAuth(who),
-		remote.WithTransport(newGuard(p.o.PrivateRegistries)),
+		remote.WithTransport(newGuard(p.o.PrivateRegistries, p.o.Through)),
 		remote.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}),
 		remote.WithUserAgent(userAgent),
 	)
@@ -259,6 +260,7 @@ func (p *pull) explain(err error) error {
 	}
 	registry := ref.Context().RegistryStr()
 	refused, answered := errors.AsType[*transport.Error](err)
+	fault, proxied := errors.AsType[*outproxy.Error](err)
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
@@ -266,6 +268,8 @@ func (p *pull) explain(err error) error {
 		return invalid(ref.Name(), "%s is on a private address; an operator can allow private registries in the configuration", registry)
 	case errors.Is(err, errPlain):
 		return invalid(ref.Name(), "%s does not speak https", registry)
+	case proxied:
+		return doze.Wrap(err, doze.Unavailable, "the registry %s cannot be reached: %s", registry, fault.Why)
 	case slices.ContainsFunc(ours, func(own error) bool { return errors.Is(err, own) }):
 		return err
 	case !answered && transferred(err):
@@ -298,19 +302,24 @@ var (
 // and takes plain HTTP to loopback only.
 type guard struct{ *http.Transport }
 
-func newGuard(private bool) guard {
-	dialer := &net.Dialer{Timeout: answerTimeout}
-	if !private {
-		dialer.Control = func(_, address string, _ syscall.RawConn) error {
-			at, err := netip.ParseAddrPort(address)
-			if err != nil || !public(at.Addr()) {
-				return fmt.Errorf("%w: %s", errPrivate, address)
-			}
-			return nil
+func newGuard(private bool, through *outproxy.Proxy) guard {
+	allowed := func(at netip.Addr) error {
+		if !private && !public(at) {
+			return fmt.Errorf("%w: %s", errPrivate, at)
 		}
+		return nil
 	}
+	dialer := &net.Dialer{Timeout: answerTimeout, Control: func(_, address string, _ syscall.RawConn) error {
+		at, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return fmt.Errorf("%w: %s", errPrivate, address)
+		}
+		return allowed(at.Addr())
+	}}
 	return guard{&http.Transport{
-		DialContext:           dialer.DialContext,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return through.DialChecked(ctx, dialer, network, address, allowed)
+		},
 		ForceAttemptHTTP2:     true,
 		TLSHandshakeTimeout:   answerTimeout,
 		ResponseHeaderTimeout: answerTimeout,

@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -90,6 +92,7 @@ type Host struct {
 	Pool     []netip.Prefix // addresses for egress IPs
 	Link     string         // network interface that they belong to
 	Swap     swap.Plan      // what sandboxes get, or would
+	Proxy    Prober         // the proxy through which this host reaches public addresses; nil: none
 	Plain    string         // address at which others reach dozed by plain HTTP; empty: none
 	Unfound  string         // domain of sandboxes that this host's programs do not find; empty: none
 }
@@ -117,6 +120,7 @@ var checks = []struct {
 	{"cgroups", cgroups, nil, sandboxes},
 	{"network", network, nil, apart},
 	{"egress pool", egressPool, nil, sandboxes},
+	{"upstream proxy", upstreamProxy, nil, sandboxes},
 	{"programs", programs, nil, sandboxes},
 	{"our binaries", binaries, nil, sandboxes},
 	{"memory", memory, nil, sandboxes},
@@ -331,6 +335,28 @@ func egressPool(h Host) (Verdict, string, string) {
 		return Advice, strings.Join(far, ", ") + " is in no network of " + h.Link, "have the network route it to this host, or take it out of --egress-pool: answers do not arrive otherwise"
 	}
 	return Fine, fmt.Sprintf("in the networks of %s", h.Link), ""
+}
+
+// A Prober is a proxy that says whether it answers.
+type Prober interface {
+	fmt.Stringer
+	Probe(ctx context.Context) error
+}
+
+// proxyTime is how long the proxy may take. It looks for a name that nobody has.
+const proxyTime = 4 * time.Second
+
+// upstreamProxy asks the proxy for a tunnel to nowhere.
+func upstreamProxy(h Host) (Verdict, string, string) {
+	if h.Proxy == nil {
+		return Fine, "none: public addresses are reached without one", ""
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), proxyTime) //nolint:forbidigo // a check has no caller that ends
+	defer cancel()
+	if err := h.Proxy.Probe(ctx); err != nil {
+		return Advice, fmt.Sprintf("%v: %v", h.Proxy, err), "look at the proxy and at its credentials in --upstream-proxy-file: sandboxes and pulls of images reach nothing without it"
+	}
+	return Fine, fmt.Sprintf("%v answers", h.Proxy), ""
 }
 
 // holds reports whether all of p is in the network that an interface has with a.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/outproxy"
 )
 
 const (
@@ -30,6 +31,8 @@ type Resolver interface {
 type found struct {
 	to        Destination
 	addresses []netip.Addr
+	// named says that the proxy of this host gets the name: see through.
+	named bool
 }
 
 // dial connects to d, at addresses that were found before, if they are of d. The
@@ -51,45 +54,75 @@ func (e *Egress) dial(ctx context.Context, g *guest, d Destination, before *foun
 			return nil, err
 		}
 	}
+	if before.named {
+		if up, err = e.tunnel(ctx, g, d, netip.Addr{}); err != nil {
+			return nil, err
+		}
+		return up, g.hold(up)
+	}
 	for _, a := range before.addresses {
-		var source netip.Addr
-		if source, err = g.rules().Source(d, a.Unmap()); err != nil {
-			continue
+		a = a.Unmap()
+		if e.Through.Carries(d.Name, a, d.Port) {
+			up, err = e.tunnel(ctx, g, d, a)
+		} else {
+			up, err = e.straight(ctx, g, d, a)
 		}
-		var c net.Conn
-		dialer := net.Dialer{ControlContext: e.guard(source)}
-		if source.IsValid() && source.Is4() != a.Unmap().Is4() {
-			err = broken(ruleNoSource) // a dedicated address reaches those of its own version
-			continue
+		if err == nil {
+			return up, g.hold(up)
 		}
-		if source.IsValid() {
-			dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
-		}
-		if c, err = dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(a.Unmap(), d.Port).String()); err == nil {
-			tcp, ok := c.(*net.TCPConn)
-			if !ok {
-				return nil, fmt.Errorf("a connection of the kind %T", c)
-			}
-			// The kernel has chosen the source by now, and a route may have become one
-			// to this machine since guard looked. Nothing was sent yet.
-			if local, err := netip.ParseAddrPort(tcp.LocalAddr().String()); err != nil || e.Denied(local.Addr(), a.Unmap()) {
-				refuse(tcp)
-				return nil, broken(rulePrivate)
-			}
-			if !g.track(tcp) {
-				refuse(tcp)
-				return nil, broken(ruleClosed)
-			}
-			return tcp, nil
+		if refused, is := errors.AsType[*outproxy.Error](err); is && refused.Ours {
+			break // the next address has the same proxy
 		}
 	}
 	return nil, err
 }
 
+// hold has a connection that was made for the sandbox end with it.
+func (g *guest) hold(up *net.TCPConn) error {
+	if !g.track(up) {
+		refuse(up)
+		return broken(ruleClosed)
+	}
+	return nil
+}
+
+// straight connects to an address of d from this host.
+func (e *Egress) straight(ctx context.Context, g *guest, d Destination, a netip.Addr) (*net.TCPConn, error) {
+	source, err := g.rules().Source(d, a)
+	if err != nil {
+		return nil, err
+	}
+	dialer := net.Dialer{ControlContext: e.guard(source)}
+	if source.IsValid() && source.Is4() != a.Is4() {
+		return nil, broken(ruleNoSource) // a dedicated address reaches those of its own version
+	}
+	if source.IsValid() {
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
+	}
+	c, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(a, d.Port).String())
+	if err != nil {
+		return nil, err
+	}
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return nil, fmt.Errorf("a connection of the kind %T", c)
+	}
+	// The kernel has chosen the source by now, and a route may have become one to this
+	// machine since guard looked. Nothing was sent yet.
+	if local, err := netip.ParseAddrPort(tcp.LocalAddr().String()); err != nil || e.Denied(local.Addr(), a) {
+		refuse(tcp)
+		return nil, broken(rulePrivate)
+	}
+	return tcp, nil
+}
+
 // find returns the addresses of d that are tried, at least one.
 func (e *Egress) find(ctx context.Context, g *guest, d Destination) (*found, error) {
 	if d.Name == "" {
-		return &found{d, []netip.Addr{d.IP}}, nil
+		return &found{to: d, addresses: []netip.Addr{d.IP}}, nil
+	}
+	if e.Through.Resolves() {
+		return e.findNamed(ctx, g, d)
 	}
 	// The dot keeps the domains of the host from being tried below.
 	addresses, err := e.lookUp(ctx, g, d.Name)
@@ -99,7 +132,7 @@ func (e *Egress) find(ctx context.Context, g *guest, d Destination) (*found, err
 	if len(addresses) == 0 {
 		return nil, doze.Errorf(doze.Unavailable, "the name %s has no address", d.Name)
 	}
-	return &found{d, tried(addresses)}, nil
+	return &found{to: d, addresses: tried(addresses)}, nil
 }
 
 // tried are the addresses of a name that are tried, in this order. Those of version 4 go
@@ -130,6 +163,9 @@ func (e *Egress) reachable(ctx context.Context, g *guest, d Destination) (*found
 	at, err := e.find(ctx, g, d)
 	if err != nil {
 		return nil, err
+	}
+	if at.named {
+		return at, nil
 	}
 	for _, a := range at.addresses {
 		if _, err = e.source(g, d, a.Unmap()); err == nil {

@@ -2,6 +2,7 @@ package egress
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -12,6 +13,8 @@ import (
 
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv4"
+
+	"github.com/dozehq/doze/internal/outproxy"
 )
 
 // Ping of a sandbox goes no further than to us. What its policy allows, we ask ourselves,
@@ -152,6 +155,9 @@ func (e *Egress) serveEcho(ctx context.Context, q Echo) {
 	})
 }
 
+// errProxiedPing is why a request is not sent.
+var errProxiedPing = &outproxy.Error{Why: "ping does not pass the HTTP proxy of this platform: use TCP", Err: errors.New("an echo request for a proxy")}
+
 // ask sends an echo request to the first address of a destination that a sandbox may reach.
 func (e *Egress) ask(ctx context.Context, g *guest, to Destination, q Echo) error {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
@@ -160,9 +166,15 @@ func (e *Egress) ask(ctx context.Context, g *guest, to Destination, q Echo) erro
 	if err != nil {
 		return err
 	}
+	if at.named {
+		return errProxiedPing
+	}
 	for _, a := range at.addresses {
 		if a = a.Unmap(); !a.Is4() {
 			continue // a sandbox asks by version 4 alone
+		}
+		if e.Through.Carries(to.Name, a, 0) {
+			return errProxiedPing
 		}
 		var source netip.Addr
 		switch source, err = e.source(g, to, a); {

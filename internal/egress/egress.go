@@ -24,6 +24,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/outproxy"
 )
 
 // Options are what an Egress works with. Interceptor, Meter, Descriptors and
@@ -57,6 +58,9 @@ type Options struct {
 	// Refused is told what a sandbox could not reach: once for a destination, and seldom.
 	// See [refusals]. It must not wait. Without one, only the log says so.
 	Refused func(g Guest, message string)
+	// Through is the proxy through which this host reaches public addresses; nil: it needs
+	// none. Nobody reaches the proxy itself.
+	Through *outproxy.Proxy
 	// Interceptor carries what matches routing rules; without one it is refused.
 	Interceptor Interceptor
 	// Meter returns where the bytes of a sandbox count, when it is admitted. It may
@@ -120,6 +124,9 @@ func New(o Options) *Egress {
 	}
 	if o.Barred == nil {
 		o.Barred = func(Guest) string { return "" }
+	}
+	if through, denied := o.Through, o.Denied; through != nil {
+		o.Denied = func(from, to netip.Addr) bool { return through.Has(to) || denied(from, to) }
 	}
 	e := &Egress{
 		Options: o, handover: newHandover(), questions: newHandover(), guests: map[netip.Addr]*guest{},

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"slices"
 	"sync"
@@ -32,7 +31,7 @@ type guest struct {
 	Guest
 	*names
 	*sockets
-	transport *http.Transport
+	transport *requests
 	begins    *rate.Limiter
 	lines     *rate.Limiter
 	limit     *rate.Limiter

@@ -314,15 +314,19 @@ func (e *Egress) unreached(w http.ResponseWriter, g *guest, to Destination, err 
 
 // transport carries the requests of one sandbox: no other one's go by its
 // connections.
-func (e *Egress) transport(g *guest) *http.Transport {
-	return &http.Transport{
+func (e *Egress) transport(g *guest) *requests {
+	return &requests{egress: e, guest: g, Transport: &http.Transport{
+		Proxy:              chosen,
 		DisableCompression: true, MaxIdleConnsPerHost: idleMax, MaxIdleConns: idleAll, IdleConnTimeout: idleTime, MaxResponseHeaderBytes: headMax,
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			if e.Through.Is(address) { // no sandbox may name it: see findNamed
+				return e.openProxy(ctx, g)
+			}
 			to, ok := authority(address, 0)
 			if !ok {
 				return nil, doze.Errorf(doze.Invalid, "%q is no destination", address)
 			}
 			return e.open(ctx, g, to, nil)
 		},
-	}
+	}}
 }

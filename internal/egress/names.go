@@ -205,7 +205,8 @@ func (n *names) addressRecords(question dns.Question, name string, six []netip.A
 
 // existing looks a name up that a sandbox may connect to. It returns the public
 // addresses of version 6, or what to answer if the name does not exist or has no address. If the DNS
-// gives no answer, the name counts as existing: the connection says what is wrong.
+// gives no answer, the name counts as existing: the connection says what is wrong. So it is
+// where the proxy of this host resolves names.
 func (e *Egress) existing(ctx context.Context, g *guest, name string) (six []netip.Addr, rcode int) {
 	if !g.lookups.enter() {
 		return nil, dns.RcodeServerFailure
@@ -214,7 +215,7 @@ func (e *Egress) existing(ctx context.Context, g *guest, name string) (six []net
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
 	all, err := e.lookUp(ctx, g, name)
-	if missing, is := errors.AsType[*net.DNSError](err); is && missing.IsNotFound {
+	if missing, is := errors.AsType[*net.DNSError](err); is && missing.IsNotFound && !e.Through.Resolves() {
 		g.audit("dns", Destination{Name: name, Port: dnsPort}, Verdict{Allow: true, Rule: ruleOpen})
 		if e.Upstream == nil {
 			return nil, noAddress

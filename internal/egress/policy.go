@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/outproxy"
 )
 
 // Destination is where a connection of a sandbox wants to go. It has a name,
@@ -77,6 +78,7 @@ const (
 	ruleNoSource  = "no-address"     // it would leave from a dedicated address, and there is none
 	ruleShared    = "dedicated-ip"   // it would leave from the address of the platform, which is closed
 	ruleUnlisted  = "allowedDomains" // there is a list, and the name is not in it
+	ruleThrough   = "upstream-proxy" // the proxy of this host carries it not, and why
 	// ruleUnresolved is a question of the DNS about a name that the sandbox may not connect to.
 	ruleUnresolved = "unreachable-name"
 	ruleOpen       = "default"
@@ -252,6 +254,9 @@ func (v Verdict) after(err error) Verdict {
 	}
 	if why, is := errors.AsType[crowded](err); is {
 		return Verdict{Rule: ruleBusy, Why: string(why)}
+	}
+	if refused, is := errors.AsType[*outproxy.Error](err); is && !refused.Unreached {
+		return Verdict{Rule: ruleThrough, Why: refused.Why}
 	}
 	return v
 }

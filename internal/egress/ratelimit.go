@@ -168,7 +168,12 @@ func (e *Egress) open(ctx context.Context, g *guest, d Destination, before *foun
 	if err != nil {
 		return nil, err
 	}
-	return newLimited(context.WithoutCancel(ctx), c, g.limit, g.traffic, func() { g.exit(c) }), nil
+	return g.counted(ctx, c), nil
+}
+
+// counted is a connection for the sandbox, whose bytes count.
+func (g *guest) counted(ctx context.Context, c *net.TCPConn) net.Conn {
+	return newLimited(context.WithoutCancel(ctx), c, g.limit, g.traffic, func() { g.exit(c) })
 }
 
 // limited is a connection whose bytes count.

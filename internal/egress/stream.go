@@ -89,6 +89,10 @@ func originalDestination(c *net.TCPConn) (to netip.AddrPort, err error) {
 // are served one by one: each of them can go elsewhere.
 func (s *stream) serve(ctx context.Context) {
 	if !s.mustLook() {
+		if s.request() {
+			s.e.handover.give(&link{TCPConn: s.c, guest: s.g, head: s.head, to: s.to})
+			return
+		}
 		s.carry(ctx)
 		return
 	}
@@ -121,6 +125,16 @@ func (s *stream) mustLook() bool {
 		return false // the proxy looks into nothing that goes past it
 	}
 	return rules.Named() && slices.Contains(webPorts, s.to.Port) || rules.Routed(s.to)
+}
+
+// request reports whether the stream has requests that the proxy of this host gets as
+// such, although no rule is about them.
+func (s *stream) request() bool {
+	if !s.e.Through.Resolves() || s.to.Name == "" || s.to.Port != httpPort {
+		return false
+	}
+	k, _ := s.look()
+	return k == kindHTTP
 }
 
 // Kinds of what a client says first.

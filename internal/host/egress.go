@@ -34,8 +34,8 @@ func (h *Host) openEgress(ctx context.Context) error {
 	o := egress.Options{
 		Interceptor: opened,
 		Pool:        hostnet.Names, Resolver: h.o.Resolver, Denied: h.denied, Private: len(h.o.Opened) > 0,
-		Upstream: upstream(h.o.DNS),
-		Closed:   h.o.Egress == EgressClosed, Decided: h.o.Metrics.Decided,
+		Upstream: upstream(h.o.DNS), Through: h.o.Through,
+		Closed: h.o.Egress == EgressClosed, Decided: h.o.Metrics.Decided,
 		Refused: func(g egress.Guest, message string) { h.node.Remark(g.UID, message) },
 		Meter:   h.traffic.of,
 		Barred:  func(g egress.Guest) string { return h.o.Quotas.Barred(g.Workspace) },

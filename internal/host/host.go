@@ -28,6 +28,7 @@ import (
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/metric"
 	"github.com/dozehq/doze/internal/node"
+	"github.com/dozehq/doze/internal/outproxy"
 	"github.com/dozehq/doze/internal/space"
 	"github.com/dozehq/doze/internal/swap"
 	"github.com/dozehq/doze/internal/trace"
@@ -72,6 +73,8 @@ type Options struct {
 	PauseAfter, SaveAfter, SwapAfter, DiskAfter time.Duration
 	IdleCPU                                     float64       // with this share of a processor in use, a sandbox without requests is not paused; 0: none counts
 	BusyMax                                     time.Duration // for how long after the last request it is not
+
+	Through *outproxy.Proxy // through which this host reaches public addresses; nil: none
 
 	Opened []netip.Prefix // networks that sandboxes may reach by the proxy, although they are not public
 	// GuestReferences and Unmasked are what routing rules do that do not say it: see

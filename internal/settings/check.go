@@ -46,7 +46,7 @@ func (s Settings) Validate() error {
 	var p doze.Problems
 	for _, check := range []func(*doze.Problems){
 		s.checkNames, s.checkAddresses, s.checkPreviews, s.checkACME, s.checkDatabase, func(p *doze.Problems) { s.Limits(p) },
-		s.checkTimes, s.checkLogs, s.checkDrives, s.checkCrash, s.checkEgress, s.checkQuotas, s.checkNumbers, s.checkMemory, s.checkDisk, s.checkBuilds, s.checkOutput,
+		s.checkTimes, s.checkLogs, s.checkDrives, s.checkCrash, s.checkEgress, s.checkProxy, s.checkQuotas, s.checkNumbers, s.checkMemory, s.checkDisk, s.checkBuilds, s.checkOutput,
 	} {
 		check(&p)
 	}

@@ -12,28 +12,33 @@ import (
 	"github.com/dozehq/doze/internal/store"
 )
 
-// addressMax bounds the file with the address of a database.
+// addressMax bounds a file with the address of a database, or of a proxy.
 const addressMax = 4 << 10
 
 // readDatabase fills in the address that is in a file of its own.
 func (s *Settings) readDatabase() error {
-	if s.DatabaseFile == "" {
-		return nil
-	}
-	if s.Database != "" {
+	if s.DatabaseFile != "" && s.Database != "" {
 		return errors.New("database and databaseFile: give one of them")
 	}
-	f, err := os.Open(s.DatabaseFile)
+	return readSecret(&s.Database, s.DatabaseFile, "the address of a database")
+}
+
+// readSecret fills in what is in a file of its own, if there is one, and what it holds.
+func readSecret(to *string, file, what string) error {
+	if file == "" {
+		return nil
+	}
+	f, err := os.Open(file)
 	if err != nil {
-		return fmt.Errorf("read the address of the database: %w", err)
+		return fmt.Errorf("read %s: %w", what, err)
 	}
 	defer func() { _ = f.Close() }()
 	text, err := io.ReadAll(io.LimitReader(f, addressMax+1))
 	if err != nil {
-		return fmt.Errorf("read the address of the database: %w", err)
+		return fmt.Errorf("read %s: %w", what, err)
 	}
-	if s.Database = strings.TrimSpace(string(text)); s.Database == "" || len(text) > addressMax {
-		return fmt.Errorf("%s must hold the address of a database and nothing else", s.DatabaseFile)
+	if *to = strings.TrimSpace(string(text)); *to == "" || len(text) > addressMax {
+		return fmt.Errorf("%s must hold %s and nothing else", file, what)
 	}
 	return nil
 }
@@ -50,6 +55,7 @@ func (s Settings) checkDatabase(p *doze.Problems) {
 
 // Shown returns the settings without their secrets.
 func (s Settings) Shown() Settings {
+	s.hideProxy()
 	if s.DatabaseFile != "" {
 		s.Database = ""
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/dozehq/doze/internal/daemon"
+	"github.com/dozehq/doze/internal/outproxy"
 	"github.com/dozehq/doze/internal/store"
 )
 
@@ -36,6 +37,8 @@ func loadWith(flags *flag.FlagSet, args []string, notices io.Writer) (Settings, 
 		return s, err
 	case err != nil:
 		return s, fmt.Errorf("%w; see %s --help", err, flags.Name())
+	case outproxy.HasPassword(s.UpstreamProxy):
+		return s, errors.New("every user of the host sees the password in --upstream-proxy: put the URL into a file for --upstream-proxy-file, or into DOZED_UPSTREAM_PROXY")
 	case store.HasPassword(s.Database):
 		return s, errors.New("every user of the host sees the password in --database: put the URL into a file for --database-file, or into DOZED_DATABASE")
 	}
@@ -50,7 +53,7 @@ func loadWith(flags *flag.FlagSet, args []string, notices io.Writer) (Settings, 
 	if err := errors.Join(flags.Parse(args), daemon.ReadEnvironment(environment, flags, oldFlags(), told)); err != nil {
 		return s, err
 	}
-	if err := s.readDatabase(); err != nil {
+	if err := errors.Join(s.readDatabase(), s.readProxy()); err != nil {
 		return s, err
 	}
 	return s.resolve(), nil

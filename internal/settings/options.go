@@ -28,7 +28,7 @@ func (s Settings) Host() host.Options {
 		IdleCPU: s.IdleCPU, BusyMax: s.BusyMax.Duration, MetricsPerSandbox: s.PerSandbox,
 		PauseAfter: s.PauseAfter.Duration, SaveAfter: s.SaveAfter.Duration, SwapAfter: s.SwapAfter.Duration, DiskAfter: s.DiskAfter.Duration,
 		GuestReferences: s.GuestReferences, Unmasked: !s.MaskResponses,
-		Egress: s.Egress, Opened: opened, EgressLink: s.EgressLink, Resolver: s.DNS(), DNS: s.Resolver,
+		Through: s.Proxy(), Egress: s.Egress, Opened: opened, EgressLink: s.EgressLink, Resolver: s.DNS(), DNS: s.Resolver,
 		Drives: s.Bucket(), Builds: s.Building(),
 	}
 }
@@ -46,7 +46,7 @@ func (s Settings) Bucket() drive.Options {
 
 // Library is what the settings say of images.
 func (s Settings) Library() disk.Options {
-	return disk.Options{PrivateRegistries: s.PrivateRegistries, BytesMax: s.ImageMaxMB << 20}
+	return disk.Options{PrivateRegistries: s.PrivateRegistries, BytesMax: s.ImageMaxMB << 20, Through: s.Proxy()}
 }
 
 // Memory is what of the host's memory sandboxes get.

@@ -79,6 +79,10 @@ type Settings struct {
 	WarmPoolMax    int             `json:"warmPoolMax"`       // the same, when as many sandboxes were created within a minute
 	Egress         string          `json:"egress"`            // closed, open or direct: what sandboxes may reach, and how
 	EgressAllow    []string        `json:"egressAllow"`       // networks that are not public, and that all sandboxes may reach by the proxy
+	UpstreamProxy  string          `json:"upstreamProxy"`     // URL of the HTTP proxy through which this host reaches public addresses; empty: there is none
+	UpstreamFile   string          `json:"upstreamProxyFile"` // holds UpstreamProxy, which may have a password
+	UpstreamExcept []string        `json:"upstreamNoProxy"`   // hosts and networks that are reached without it, as in NO_PROXY
+	UpstreamNames  bool            `json:"upstreamResolves"`  // it gets names, and resolves them
 	EgressPool     []string        `json:"egressPool"`        // addresses and networks of this host that egress IPs get
 	EgressLink     string          `json:"egressInterface"`   // network interface that they belong to
 	Images         []string        `json:"images"`            // made before the first request

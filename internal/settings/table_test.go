@@ -53,6 +53,10 @@ func TestEachSettingIsInTheEnvironment(t *testing.T) {
 	if err := os.WriteFile(file, []byte("postgres://h/db"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	proxy := filepath.Join(t.TempDir(), "proxy")
+	if err := os.WriteFile(proxy, []byte("http://proxy.test:3128"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, r := range new(Settings).rows() {
 		t.Run(r.flag, func(t *testing.T) {
 			var text string
@@ -72,6 +76,9 @@ func TestEachSettingIsInTheEnvironment(t *testing.T) {
 			}
 			if r.flag == "database-file" {
 				text = file
+			}
+			if r.flag == "upstream-proxy-file" {
+				text = proxy
 			}
 			t.Setenv("DOZED_"+strings.ToUpper(strings.ReplaceAll(r.flag, "-", "_")), text)
 			s, _, err := load(nil)
@@ -104,7 +111,7 @@ func TestOperationsPage(t *testing.T) {
 	}
 	for _, flag := range []string{
 		"acme", "acme-email", "checkpoint-every", "data", "database", "database-file", "domain", "drives", "drives-credentials", "egress",
-		"egress-interface", "egress-pool", "http-listen", "listen", "logs-retention", "logs-workspace-mb", "on-crash", "otlp-endpoint", "public-url", "tls-cert", "tls-key",
+		"egress-interface", "egress-pool", "http-listen", "listen", "logs-retention", "logs-workspace-mb", "on-crash", "otlp-endpoint", "public-url", "tls-cert", "tls-key", "upstream-no-proxy", "upstream-proxy", "upstream-proxy-file", "upstream-resolves",
 	} {
 		if !regexp.MustCompile(`--` + flag + `([^a-z-]|$)`).Match(page) {
 			t.Errorf("docs/operations.md does not name --%s", flag)

@@ -45,6 +45,7 @@ var netnsTest = flag.Bool("netns", false, "run a test in this network namespace,
 // reached, and a DNS that knows where they are.
 type internet struct {
 	zone      *dnstest.Zone
+	outside   string       // its namespace
 	datagrams atomic.Int64 // packets by UDP, but for those from dedicated addresses to one port
 	leaked    atomic.Int64 // connections to ports that nobody may reach
 }
@@ -68,7 +69,7 @@ func newInternet(t *testing.T) *internet {
 	out("link", "set", "wan", "up")
 	run(t, "ip", "route", "add", "default", "via", publicIP)
 	run(t, "ip", "-6", "route", "add", "default", "via", publicV6)
-	n := &internet{zone: dnstest.Serve(t)}
+	n := &internet{zone: dnstest.Serve(t), outside: outside}
 	for name, ip := range map[string][4]byte{
 		"allowed.test": {1, 2, 3, 4}, "a.wild.test": {1, 2, 3, 4}, "wild.test": {1, 2, 3, 4}, "ported.test": {1, 2, 3, 4}, "fronted.test": {1, 2, 3, 4},
 		"free.test": {1, 2, 3, 4}, "evil.test": {5, 6, 7, 8}, "direct.test": {5, 6, 7, 8}, "rebind.test": {169, 254, 169, 254}, "own.test": {1, 2, 3, 1}, "inner.test": {192, 168, 77, 1},
