@@ -43,6 +43,8 @@ type Options struct {
 	PrivateRegistries bool
 	// Through is the proxy through which this host reaches public addresses; nil: none.
 	Through *outproxy.Proxy
+	// Mirrors are where images are pulled from instead of their registries.
+	Mirrors Mirrors
 	// Owner is the data directory of the user of the library, which others may share:
 	// what the owner uses stays until the owner collects it. Without one nothing is claimed.
 	Owner string

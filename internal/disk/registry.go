@@ -39,6 +39,7 @@ const (
 type pull struct {
 	image  v1.Image
 	ref    name.Reference
+	from   name.Registry // that was asked: the one of ref, or its mirror
 	login  *Login
 	digest string // of the manifest for this kind of machine
 	o      Options
@@ -68,11 +69,23 @@ func (p *pull) fetch(ctx context.Context, ref name.Reference) (v1.Image, error) 
 	if p.login != nil {
 		who = &authn.Basic{Username: p.login.Username, Password: p.login.Password}
 	}
+	from, mirrored := ref, false
+	if p.login == nil { // credentials are for the registry that the caller named
+		var err error
+		if from, mirrored, err = p.o.Mirrors.of(ref); err != nil {
+			return nil, err
+		}
+	}
+	p.from = from.Context().Registry
+	guarded := newGuard(p.o.PrivateRegistries, p.o.Through)
+	if mirrored {
+		guarded = newGuard(p.o.PrivateRegistries, p.o.Through, p.from)
+	}
 	return remote.Image(
-		ref,
+		from,
 		remote.WithContext(ctx),
 		remote.WithAuth(who),
-		remote.WithTransport(newGuard(p.o.PrivateRegistries, p.o.Through)),
+		remote.WithTransport(guarded),
 		remote.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}),
 		remote.WithUserAgent(userAgent),
 	)
@@ -258,7 +271,7 @@ func (p *pull) explain(err error) error {
 	if _, ok := errors.AsType[*doze.Error](err); ok || err == nil {
 		return err
 	}
-	registry := ref.Context().RegistryStr()
+	registry := p.from.RegistryStr()
 	refused, answered := errors.AsType[*transport.Error](err)
 	fault, proxied := errors.AsType[*outproxy.Error](err)
 	switch {
@@ -299,25 +312,27 @@ var (
 
 // A guard carries requests to registries. References come from callers and
 // redirects from strangers, so it looks at each address that it connects to,
-// and takes plain HTTP to loopback only.
+// and takes plain HTTP to loopback only. A mirror comes from the operator, and may be on
+// any address.
 type guard struct{ *http.Transport }
 
-func newGuard(private bool, through *outproxy.Proxy) guard {
-	allowed := func(at netip.Addr) error {
-		if !private && !public(at) {
-			return fmt.Errorf("%w: %s", errPrivate, at)
-		}
-		return nil
-	}
-	dialer := &net.Dialer{Timeout: answerTimeout, Control: func(_, address string, _ syscall.RawConn) error {
-		at, err := netip.ParseAddrPort(address)
-		if err != nil {
-			return fmt.Errorf("%w: %s", errPrivate, address)
-		}
-		return allowed(at.Addr())
-	}}
+func newGuard(private bool, through *outproxy.Proxy, mirrors ...name.Registry) guard {
 	return guard{&http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			trusted := private || slices.ContainsFunc(mirrors, func(m name.Registry) bool { return at(m, address) })
+			allowed := func(at netip.Addr) error {
+				if !trusted && !public(at) {
+					return fmt.Errorf("%w: %s", errPrivate, at)
+				}
+				return nil
+			}
+			dialer := &net.Dialer{Timeout: answerTimeout, Control: func(_, address string, _ syscall.RawConn) error {
+				at, err := netip.ParseAddrPort(address)
+				if err != nil {
+					return fmt.Errorf("%w: %s", errPrivate, address)
+				}
+				return allowed(at.Addr())
+			}}
 			return through.DialChecked(ctx, dialer, network, address, allowed)
 		},
 		ForceAttemptHTTP2:     true,

@@ -57,7 +57,8 @@ type Options struct {
 
 	Images            []string // made before the first request, and kept
 	PrivateRegistries bool     // images may come from private addresses
-	ImageMax          int64    // bytes that the files of an image may take
+	Mirrors           disk.Mirrors
+	ImageMax          int64 // bytes that the files of an image may take
 	ImageRetention    time.Duration
 	Disk              space.Options
 	LogsRetention     time.Duration // 0: no output of sandboxes is stored

@@ -67,7 +67,7 @@ func (h *Host) collectOnce(ctx context.Context) error {
 func (h *Host) openImages(ctx context.Context) (err error) {
 	h.images, err = disk.Open(h.o.ImagesDir, disk.Options{
 		PrivateRegistries: h.o.PrivateRegistries, BytesMax: h.o.ImageMax, Room: h.imageDisk.Claim, Owner: h.o.Data,
-		Build: h.buildOwn, Through: h.o.Through,
+		Build: h.buildOwn, Through: h.o.Through, Mirrors: h.o.Mirrors,
 	})
 	if err != nil {
 		return err

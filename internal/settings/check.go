@@ -14,6 +14,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/daemon"
+	"github.com/dozehq/doze/internal/disk"
 	"github.com/dozehq/doze/internal/drive"
 	"github.com/dozehq/doze/internal/host"
 	"github.com/dozehq/doze/internal/machine"
@@ -218,6 +219,9 @@ func (s Settings) checkMemory(p *doze.Problems) {
 func sandboxMBMin(t machine.Traits) int64 { return int64(doze.MemoryMin) + t.Overhead>>20 }
 
 func (s Settings) checkDisk(p *doze.Problems) {
+	if _, err := disk.ParseMirrors(s.RegistryMirrors); err != nil {
+		p.Add("registryMirrors", "are wrong: %v", err)
+	}
 	if s.ImageMaxMB <= 0 {
 		p.Add("imageMaxMb", "must be positive")
 	}

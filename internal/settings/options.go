@@ -19,9 +19,10 @@ import (
 // what other roles get to know, is for the caller to add.
 func (s Settings) Host() host.Options {
 	opened, _ := doze.ParsePrivateNetworks(s.EgressAllow) // Check has reported what is wrong
+	mirrors, _ := disk.ParseMirrors(s.RegistryMirrors)    // likewise
 	return host.Options{
 		Data: s.Data, Run: s.Run, ImagesDir: s.ImagesDir, Cgroup: s.Cgroup, Driver: s.Driver,
-		Images: s.Images, PrivateRegistries: s.PrivateRegistries, ImageMax: s.ImageMaxMB << 20, ImageRetention: s.ImageRetention.Duration,
+		Images: s.Images, PrivateRegistries: s.PrivateRegistries, Mirrors: mirrors, ImageMax: s.ImageMaxMB << 20, ImageRetention: s.ImageRetention.Duration,
 		LogsRetention: s.LogsRetention.Duration, LogsQuota: s.LogsWorkspaceMB << 20,
 		Disk: s.Disk(), Memory: s.Memory(), WarmPool: s.WarmPool, WarmPoolMax: s.WarmPoolMax,
 		GoBack: s.OnCrash == crashResume, CheckpointEvery: s.Checkpoint.Duration, CheckpointPause: s.CheckPause.Duration,
@@ -46,7 +47,8 @@ func (s Settings) Bucket() drive.Options {
 
 // Library is what the settings say of images.
 func (s Settings) Library() disk.Options {
-	return disk.Options{PrivateRegistries: s.PrivateRegistries, BytesMax: s.ImageMaxMB << 20, Through: s.Proxy()}
+	mirrors, _ := disk.ParseMirrors(s.RegistryMirrors) // Validate has reported what is wrong
+	return disk.Options{PrivateRegistries: s.PrivateRegistries, Mirrors: mirrors, BytesMax: s.ImageMaxMB << 20, Through: s.Proxy()}
 }
 
 // Memory is what of the host's memory sandboxes get.

@@ -111,8 +111,10 @@ type Settings struct {
 	TrustedProxies  []string        `json:"trustedProxies"`          // networks of proxies whose X-Forwarded-For counts
 
 	// PrivateRegistries lets images come from registries on private addresses.
-	PrivateRegistries bool  `json:"privateRegistries"`
-	ImageMaxMB        int64 `json:"imageMaxMb"` // what the files of an image of a registry may take
+	PrivateRegistries bool `json:"privateRegistries"`
+	// RegistryMirrors are pairs of a registry and what its images are pulled from instead.
+	RegistryMirrors []string `json:"registryMirrors"`
+	ImageMaxMB      int64    `json:"imageMaxMb"` // what the files of an image of a registry may take
 	// ImageRetention is for how long an image stays that nothing needs; 0: for ever.
 	ImageRetention daemon.Duration `json:"imageRetention"`
 	// What builds of images take.

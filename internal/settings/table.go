@@ -128,6 +128,7 @@ func (s *Settings) rows() []row {
 		{&s.WriteTimeout, "write-stall-timeout", edge, "close a connection whose client reads nothing for this `time`"},
 		{&s.TrustedProxies, "trusted-proxies", edge, "comma-separated `networks` of trusted proxies, such as 10.0.0.0/8. dozed takes client addresses from their X-Forwarded-For (default: none)"},
 		{&s.PrivateRegistries, "private-registries", node | makesImages, "allow image registries on private addresses"},
+		{&s.RegistryMirrors, "registry-mirrors", node | makesImages, "comma-separated `pairs` of a registry and its mirror, such as docker.io=mirror.example.com/docker. Images come from the mirror alone, also those of FROM in builds. It may be on a private address. Pulls with credentials of a workspace use the registry (default: none)"},
 		{&s.ImageMaxMB, "image-max-mb", node | makesImages, "reject registry images with more than this many `MB` of files. A pull takes twice that of the disk"},
 		{&s.ImageRetention, "image-retention", node, "delete a registry image that no sandbox, snapshot or workspace has used for this `time`; 0: never"},
 		{&s.Builds, "builds", node, "run this `number` of image builds at a time. Others wait in a queue"},

@@ -67,12 +67,13 @@ var snippets = map[string]snippet{
 		},
 	},
 	"docs/operations.md": {
-		before: oneSandbox + `; mkdir -p fleet; echo x:y >drives; echo postgres://doze:secret@db.example.com/doze >database; chmod 600 drives database`,
+		before: oneSandbox + `; mkdir -p fleet; echo x:y >drives; echo postgres://doze:secret@db.example.com/doze >database; echo http://proxy.example.com:3128 >proxy; chmod 600 drives database proxy`,
 		says: []string{
 			"dozed all --config /etc/doze.json", "echo '{}' >doze.json; dozed config print --config doze.json >/dev/null",
 			"DOZED_LISTEN=127.0.0.1:7081 dozed all", "DOZED_LISTEN=127.0.0.1:7081 dozed config print | grep -q 7081",
 			"make run DATA", "make -C $ROOT -n run DATA",
 			"(umask 077; echo 'postgres://doze:PASSWORD@db.example.com/doze' >/etc/doze.database)", ":",
+			"(umask 077; echo 'http://doze:PASSWORD@proxy.example.com:3128' >/etc/doze.proxy)", ":", "/etc/doze.proxy", "$PWD/proxy",
 			"/etc/doze.database", "$PWD/database", "/etc/doze.drives", "$PWD/drives",
 			"doze drive create shared", ":", "doze drive mount web shared /mnt/shared", ":", // docs/api/drives.md does
 			"dozed certificates --data /var/lib/doze", "dozed certificates --data $PWD/fleet",
