@@ -22,8 +22,15 @@ func TestParseMirrors(t *testing.T) {
 		t.Error(diff, err)
 	}
 	for _, bad := range [][]string{
-		{"docker.io"}, {"=mirror.example.com"}, {"docker.io="}, {"docker.io=https://mirror.example.com"}, {"docker.io=mirror"}, {"docker.io=mirror.example.com/UPPER"},
-		{"docker.io=a.example.com", "docker.io=b.example.com"}, {"doc ker=a.example.com"}, {"docker.io=u:p@a.example.com"},
+		{"docker.io"},
+		{"=mirror.example.com"},
+		{"docker.io="},
+		{"docker.io=https://mirror.example.com"},
+		{"docker.io=mirror"},
+		{"docker.io=mirror.example.com/UPPER"},
+		{"docker.io=a.example.com", "docker.io=b.example.com"},
+		{"doc ker=a.example.com"},
+		{"docker.io=u:p@a.example.com"},
 	} {
 		if got, err := ParseMirrors(bad); err == nil {
 			t.Errorf("%q is %v", bad, got)

@@ -269,7 +269,7 @@ def dns_tcp(server, name):
 def ping(host):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP); s.settimeout(1.5)
     s.sendto(b"\x08\x00\xf7\xfe\x00\x00\x00\x01", (host, 0))
-    return str(s.recv(100))
+    return s.recv(100).hex()
 def answered(host):
     for _ in range(10): # a packet may be lost
         try: return ping(host)
@@ -336,7 +336,7 @@ func args(all ...any) []any { return all }
 const (
 	blocked = "403 firewall_blocked"
 	// pong begins an answer to an echo request.
-	pong = `b'\x00\x00`
+	pong = "0000"
 	// reachedBy begins what the server says.
 	reached = "200 host=allowed.test sni=- at=1.2.3.4:80"
 	secured = "200 host=allowed.test sni=allowed.test at=1.2.3.4:443"
