@@ -121,7 +121,7 @@ var imports = map[string][]string{
 	"internal/intercept":                           {".", "internal/httpx"},
 	"internal/keylock":                             {},
 	"internal/machine":                             {},
-	"internal/machine/checkpoint":                  {"internal/durable", "internal/failpoint", "internal/machine"},
+	"internal/machine/checkpoint":                  {"internal/durable", "internal/failpoint", "internal/machine", "internal/sparse"},
 	"internal/machine/gvisor":                      {"internal/durable", "internal/failpoint", "internal/machine", "internal/machine/checkpoint", "internal/machine/hostproc", "internal/trace"},
 	"internal/machine/gvisor/launcher":             {".", "internal/failpoint", "internal/machine", "internal/machine/checkpoint", "internal/machine/gvisor", "internal/machine/gvisor/launcher/patch", "internal/machine/gvisor/launcher/tune", "internal/machine/hostproc", "internal/trace"},
 	"internal/machine/gvisor/launcher/early":       {},

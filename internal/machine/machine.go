@@ -62,6 +62,9 @@ var ErrNoMemory = errors.New("the memory of the node is reserved for others")
 // machines is of an older build, and would leave them out.
 var ErrNoVolumes = errors.New("what starts machines knows no volumes")
 
+// ErrNoDisks is the same for a machine with a disk.
+var ErrNoDisks = errors.New("what starts machines knows no disks")
+
 // ErrTooLong is what Renew returns for a machine that would stand still for longer than
 // it may. Its last checkpoint is the one of before.
 var ErrTooLong = errors.New("the machine would stand still for too long")
@@ -105,7 +108,10 @@ type Config struct {
 	Args     []string // of the first process; by default the agent
 	Memory   int64    // bytes the guest may use
 	CPUs     float64  // share of the host's processors
-	Link     Link
+	// Disk is how many bytes the layer above Root may take on the host's disk. That layer is
+	// in memory if it is 0.
+	Disk int64 `json:",omitempty"`
+	Link Link
 
 	// Volumes are directories of the host that the guest has too. A checkpoint has only
 	// the names of files that are open in them, and a wake opens these again. So nobody
@@ -148,7 +154,9 @@ const LogDir = "/var/log/doze"
 type Stats struct {
 	MemoryBytes int64 // in RAM, without what the kernel can drop
 	SwapBytes   int64 // in the host's swap
-	DiskBytes   int64 // of the checkpoint
+	DiskBytes   int64 // of the checkpoint, without the disk of the machine
+	// StorageBytes is what the disk of the machine has. Blocks that it shares with others count.
+	StorageBytes int64
 	// By kind, as far as the kernel and the driver tell: GuestBytes are memory of the
 	// guest's processes and files, EngineBytes that of the engine itself, and CacheBytes
 	// files that the kernel can drop, which are not in MemoryBytes.

@@ -43,23 +43,54 @@ func Extents(f *os.File, size int64) iter.Seq2[Extent, error] {
 	}
 }
 
+// piece is how much is copied at a time, in bytes: a context that ends is noticed then.
+const piece = 8 << 20
+
 // Copy copies what of the first size bytes of a file is no hole, to the same
 // offsets. It leaves the size of the target to the caller. A context that ends stops
-// it between two extents, with the cause of the context.
+// it between two pieces, with the cause of the context.
 func Copy(ctx context.Context, to, from *os.File, size int64) error {
 	for e, err := range Extents(from, size) {
 		if err != nil {
 			return err
 		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
 		if _, err := to.Seek(e.Offset, io.SeekStart); err != nil {
 			return err
 		}
-		if _, err := io.Copy(to, io.NewSectionReader(from, e.Offset, e.Length)); err != nil {
-			return err
+		for done := int64(0); done < e.Length; done += piece {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			part := io.NewSectionReader(from, e.Offset+done, min(piece, e.Length-done))
+			if _, err := io.Copy(to, part); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// Clone gives an empty file the content and the size of another one. Where the file system
+// can, they share their blocks, and nothing is copied. Otherwise Clone is Copy.
+func Clone(ctx context.Context, to, from *os.File) error {
+	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) == nil {
+		return nil
+	}
+	info, err := from.Stat()
+	if err != nil {
+		return err
+	}
+	if err := Copy(ctx, to, from, info.Size()); err != nil {
+		return err
+	}
+	return to.Truncate(info.Size())
+}
+
+// shared is what Shares tries, in bytes: whole blocks of any file system.
+const shared = 64 << 10
+
+// Shares reports whether an empty file can share the blocks of another one. The content of
+// the empty one may be anything then, until Clone.
+func Shares(to, from *os.File) bool {
+	return unix.IoctlFileCloneRange(int(to.Fd()), &unix.FileCloneRange{Src_fd: int64(from.Fd()), Src_length: shared}) == nil
 }

@@ -132,10 +132,8 @@ func clone(ctx context.Context, to, from string, size doze.Megabytes) (err error
 		return err
 	}
 	defer func() { err = errors.Join(err, target.Close()) }()
-	if err := unix.IoctlFileClone(int(target.Fd()), int(source.Fd())); err != nil {
-		if err := sparse.Copy(ctx, target, source, info.Size()); err != nil {
-			return fmt.Errorf("copy a volume: %w", err)
-		}
+	if err := sparse.Clone(ctx, target, source); err != nil {
+		return fmt.Errorf("copy a volume: %w", err)
 	}
 	return target.Truncate(size.Bytes())
 }

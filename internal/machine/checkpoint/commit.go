@@ -58,6 +58,9 @@ func (l Layout) Commit(ctx context.Context, tasks *sync.WaitGroup, c machine.Con
 	if m.Format == FormatLayers {
 		written = append(written, FileIndex)
 	}
+	if m.disks() > 0 {
+		written = append(written, FileDisk)
+	}
 	for _, name := range append(written, FileManifest, ".") {
 		if err := ctx.Err(); err != nil {
 			return err

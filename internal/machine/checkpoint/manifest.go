@@ -208,6 +208,9 @@ func (l Layout) check(m Manifest, c machine.Config) error {
 	if !l.orders(m) {
 		return fmt.Errorf("%w: its manifest names other files", machine.ErrDamaged)
 	}
+	if (m.disks() > 0) != (c.Disk > 0) {
+		return fmt.Errorf("%w: either it or the machine has a disk, and the other has none", machine.ErrDamaged)
+	}
 	return nil
 }
 
@@ -215,12 +218,21 @@ func (l Layout) check(m Manifest, c machine.Config) error {
 func (l Layout) orders(m Manifest) bool {
 	want := l.files()
 	if m.Format == FormatLayers {
+		m.Files = m.Files[:len(m.Files)-m.disks()]
 		want = append(want, FileIndex)
 		for layer := 1; len(want) < len(m.Files) && layer < LayersMost; layer++ {
 			want = append(want, LayerName(layer))
 		}
 	}
 	return slices.EqualFunc(m.Files, want, func(f File, name string) bool { return f.Name == name })
+}
+
+// disks is 1 if there is a disk, which is the last file, and 0 otherwise.
+func (m Manifest) disks() int {
+	if last := len(m.Files) - 1; last >= 0 && m.Files[last].Name == FileDisk {
+		return 1
+	}
+	return 0
 }
 
 // Index returns what a manifest says of the index, if there is one.

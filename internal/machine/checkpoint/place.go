@@ -66,8 +66,8 @@ func Freed(dir string) (bytes int64, ok bool) {
 	})
 }
 
-// weigh reports whether a committed checkpoint is in dir, and how much of the disk
-// those of its files take that count.
+// weigh reports whether a committed checkpoint is in dir, and how much of the host's disk
+// those of its files take that count. The disk of the machine does not.
 func weigh(dir string, counts func(os.FileInfo) bool) (bytes int64, ok bool) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -78,7 +78,7 @@ func weigh(dir string, counts func(os.FileInfo) bool) (bytes int64, ok bool) {
 		if err != nil {
 			continue
 		}
-		if counts(info) {
+		if counts(info) && e.Name() != FileDisk { // which may share its blocks
 			bytes += allocated(info)
 		}
 		ok = ok || e.Name() == FileManifest

@@ -21,6 +21,11 @@ import (
 func Verify(ctx context.Context, dir string, m Manifest) error {
 	_, layers := m.Index()
 	for _, want := range m.Files {
+		if want.Name == FileDisk {
+			if err := verifyDisk(dir, want); err != nil {
+				return err
+			}
+		}
 		if layers && want.Chunks == nil {
 			continue
 		}

@@ -332,9 +332,9 @@ func (e *engine) insist(ctx context.Context, repeat bool, ask func() error) erro
 	return ask()
 }
 
-// mounts fails if the launcher would leave out the volumes of a machine.
+// mounts fails if the launcher would leave out the volumes or the disk of a machine.
 func (e *engine) mounts(ctx context.Context, c Config) error {
-	if len(c.Volumes) == 0 {
+	if len(c.Volumes) == 0 && c.Disk == 0 {
 		return nil
 	}
 	if err := e.ensure(ctx); err != nil {
@@ -344,8 +344,12 @@ func (e *engine) mounts(ctx context.Context, c Config) error {
 	if err := e.client.get(ctx, PathVersion, &v); err != nil {
 		return err
 	}
-	if !v.Volumes {
-		return fmt.Errorf("%w: end the launcher %d, and the next one takes over its machines", machine.ErrNoVolumes, v.PID)
+	const next = "%w: end the launcher %d, and the next one takes over its machines"
+	if !v.Volumes && len(c.Volumes) > 0 {
+		return fmt.Errorf(next, machine.ErrNoVolumes, v.PID)
+	}
+	if !v.Disks && c.Disk > 0 {
+		return fmt.Errorf(next, machine.ErrNoDisks, v.PID)
 	}
 	return nil
 }

@@ -210,7 +210,7 @@ func (d *Driver) Boot(ctx context.Context, c machine.Config) (machine.Machine, e
 func (d *Driver) fork(ctx context.Context, c machine.Config) (_ machine.Machine, err error) {
 	from := c.From
 	c.From = ""
-	m, err := d.manifest(from, machine.Config{Root: c.Root, Agent: c.Agent})
+	m, err := d.manifest(from, machine.Config{Root: c.Root, Agent: c.Agent, Disk: c.Disk})
 	if err != nil {
 		return nil, fmt.Errorf("fork: %w", err)
 	}

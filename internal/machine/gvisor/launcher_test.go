@@ -41,6 +41,12 @@ func boot(t *testing.T, d *Driver, c machine.Config) machine.Machine {
 // ask calls the guest's program over a connection of its own.
 func ask(t *testing.T, m machine.Machine, path string, out any, query ...string) {
 	t.Helper()
+	asks(t, m, path, out, query...)
+}
+
+// asks is ask that returns the status.
+func asks(t *testing.T, m machine.Machine, path string, out any, query ...string) int {
+	t.Helper()
 	values := url.Values{}
 	for i := 0; i+1 < len(query); i += 2 {
 		values.Set(query[i], query[i+1])
@@ -63,6 +69,7 @@ func ask(t *testing.T, m machine.Machine, path string, out any, query ...string)
 	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
 		t.Fatalf("%s: %s: %v", path, resp.Status, err)
 	}
+	return resp.StatusCode
 }
 
 func event(t *testing.T, events <-chan machine.Event) machine.Event {

@@ -43,6 +43,8 @@ type Version struct {
 	// Volumes says that it mounts those of a [Config]. An older build of the same
 	// version, which may run still, does not.
 	Volumes bool `json:"volumes"`
+	// Disks says the same of a disk.
+	Disks bool `json:"disks"`
 }
 
 // Config is what a launcher needs to run a machine.

@@ -629,7 +629,10 @@ var errProcess = errors.New("the process that waited for the checkpoint has ende
 
 func (s *sandbox) kill(ctx context.Context) error {
 	s.d.forget(s)
-	return s.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil)
+	if err := s.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil); err != nil {
+		return err
+	}
+	return checkpoint.DropDisk(s.config)
 }
 
 // finishRestore waits until all memory is loaded; then the checkpoint counts no
@@ -683,6 +686,9 @@ func (s *sandbox) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 // Stats implements [machine.Machine].
 func (s *sandbox) Stats(ctx context.Context) (machine.Stats, error) {
 	stats := machine.Stats{DiskBytes: s.bytes.Load()}
+	if s.config.Disk > 0 {
+		stats.StorageBytes = checkpoint.DiskBytes(s.config)
+	}
 	if s.Tier() == machine.OnDisk && !s.Ready() {
 		return stats, nil
 	}
@@ -694,9 +700,8 @@ func (s *sandbox) Stats(ctx context.Context) (machine.Stats, error) {
 	if err != nil {
 		return stats, fmt.Errorf("stats: %w", err)
 	}
-	live.DiskBytes = stats.DiskBytes
-	stats = live
-	return stats, nil
+	live.DiskBytes, live.StorageBytes = stats.DiskBytes, stats.StorageBytes
+	return live, nil
 }
 
 // Close implements [machine.Machine].

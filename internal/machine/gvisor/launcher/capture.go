@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -114,12 +115,13 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 		return made, errors.Join(err, c.close())
 	}
 	err = s.copyOut(ctx, c, what.Yields)
-	if err == nil {
+	disk, lost := s.copyDisk(ctx, what.Dir)
+	if err = errors.Join(err, lost); err == nil {
 		err = failpoint.Reach(failpoint.Index, s.id)
 	}
 	if err == nil {
 		made.Files, err = c.pages.Seal(what.Dir) // here, while the caller leaves the directory alone
-		made.Files = append(made.Files, c.others()...)
+		made.Files = slices.Concat(made.Files, c.others(), disk)
 	}
 	if err != nil {
 		return made, err
@@ -169,6 +171,39 @@ func (s *sandbox) copyOut(ctx context.Context, c *capture, yields bool) error {
 		}
 		close(stop)
 		return context.Cause(ctx)
+	}
+}
+
+// copyDisk takes a copy of the disk of a machine into the checkpoint in dir, if it has one.
+// When ctx ends, it returns at once, as copyOut does. Preconditions: mu is held, and the
+// engine named its memory. So what the copy has is what the state of the engine says.
+func (s *sandbox) copyDisk(ctx context.Context, dir string) ([]checkpoint.File, error) {
+	live := s.container.Spec.Annotations[patch.DiskAnnotation]
+	if live == "" || ctx.Err() != nil && !s.over() {
+		return nil, nil
+	}
+	work := ctx
+	if s.over() {
+		work = context.WithoutCancel(ctx)
+	}
+	d, err := checkpoint.NewDiskCopy(live, dir)
+	if err != nil {
+		return nil, err
+	}
+	type result struct {
+		file checkpoint.File
+		err  error
+	}
+	ended := make(chan result, 1)
+	s.copying.Go(func() {
+		file, err := d.Take(work)
+		ended <- result{file, err}
+	})
+	select {
+	case r := <-ended:
+		return []checkpoint.File{r.file}, r.err
+	case <-work.Done():
+		return nil, context.Cause(work)
 	}
 }
 

@@ -289,7 +289,7 @@ func (l *Launcher) bundle(id string) string { return filepath.Join(l.options.Run
 
 // Version returns what the engine calls itself.
 func (l *Launcher) Version() gvisor.Version {
-	return gvisor.Version{Engine: version.Version(), PID: os.Getpid(), Volumes: true}
+	return gvisor.Version{Engine: version.Version(), PID: os.Getpid(), Volumes: true, Disks: true}
 }
 
 // Machines returns what lives here: all of it, or the machine with an id.
@@ -347,7 +347,7 @@ func (l *Launcher) drop(s *sandbox) {
 
 // Boot creates and starts a machine.
 func (l *Launcher) Boot(ctx context.Context, c gvisor.Config) error {
-	s, err := l.create(ctx, c)
+	s, err := l.create(ctx, c, false)
 	if err != nil {
 		return err
 	}
@@ -356,7 +356,7 @@ func (l *Launcher) Boot(ctx context.Context, c gvisor.Config) error {
 
 // Prepare creates the processes of a machine that Restore fills later.
 func (l *Launcher) Prepare(ctx context.Context, c gvisor.Config) error {
-	s, err := l.create(ctx, c)
+	s, err := l.create(ctx, c, true)
 	if err != nil {
 		return err
 	}
@@ -366,7 +366,8 @@ func (l *Launcher) Prepare(ctx context.Context, c gvisor.Config) error {
 	return nil
 }
 
-func (l *Launcher) create(ctx context.Context, c gvisor.Config) (*sandbox, error) {
+// create makes the processes of a machine, which may have a checkpoint.
+func (l *Launcher) create(ctx context.Context, c gvisor.Config, asleep bool) (*sandbox, error) {
 	// An older machine of that name may have ended just now, and its name is
 	// not free before what it leaves is removed.
 	if old, err := l.machine(c.ID); err == nil && old.over() {
@@ -377,7 +378,7 @@ func (l *Launcher) create(ctx context.Context, c gvisor.Config) (*sandbox, error
 	if err != nil {
 		return nil, err
 	}
-	if err := s.create(ctx, c); err != nil {
+	if err := s.create(ctx, c, asleep); err != nil {
 		return nil, errors.Join(fmt.Errorf("create: %w", err), s.kill(context.WithoutCancel(ctx)))
 	}
 	return s, nil
@@ -388,7 +389,7 @@ func (l *Launcher) create(ctx context.Context, c gvisor.Config) (*sandbox, error
 func (l *Launcher) Restore(ctx context.Context, r gvisor.Restore) error {
 	s, err := l.machine(r.Config.ID)
 	if errors.Is(err, errGone) {
-		s, err = l.create(ctx, r.Config)
+		s, err = l.create(ctx, r.Config, true)
 	}
 	if err != nil {
 		return err

@@ -95,8 +95,9 @@ func (s *sandbox) note() {
 	s.state.Store(string(s.container.Status))
 }
 
-// create makes the processes of s, in its cgroup, without a first instruction.
-func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
+// create makes the processes of s, in its cgroup, without a first instruction. A machine
+// that is asleep has a checkpoint.
+func (s *sandbox) create(ctx context.Context, c gvisor.Config, asleep bool) error {
 	defer trace.Start(ctx, trace.Process).End()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,6 +118,11 @@ func (s *sandbox) create(ctx context.Context, c gvisor.Config) error {
 		return err
 	}
 	s.group.Store(g)
+	if c.Disk > 0 {
+		if err := checkpoint.LayDisk(ctx, c, asleep); err != nil {
+			return err
+		}
+	}
 	own := specFor(c, filepath.Join(bundle, "root"))
 	if most := s.l.options.Processes; most > 0 && most < ProcessesMost {
 		own.Linux.Resources.Pids = &specs.LinuxPids{Limit: most}

@@ -12,7 +12,9 @@ import (
 	"gvisor.dev/gvisor/runsc/config"
 
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/machine/gvisor"
+	"github.com/dozehq/doze/internal/machine/gvisor/launcher/patch"
 	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
@@ -134,12 +136,7 @@ func specFor(c gvisor.Config, root string) *specs.Spec {
 			{Destination: machine.LogDir, Type: "tmpfs", Source: "tmpfs", Options: []string{sizeOption(c.Memory, shareLogs)}},
 			{Destination: machine.AgentDir, Type: "erofs", Source: c.Agent, Options: []string{"ro"}},
 		}, append(groupsFor(c), volumesFor(c)...)...),
-		Annotations: map[string]string{
-			annotationSource:  c.Root,
-			annotationType:    "erofs",
-			annotationOverlay: "memory",
-			annotationOptions: sizeOption(c.Memory, shareRoot),
-		},
+		Annotations: annotationsFor(c),
 		Linux: &specs.Linux{
 			Namespaces: []specs.LinuxNamespace{
 				{Type: specs.PIDNamespace},
@@ -155,6 +152,22 @@ func specFor(c gvisor.Config, root string) *specs.Spec {
 			},
 		},
 	}
+}
+
+// annotationsFor say where the root file system is, and the layer above it.
+func annotationsFor(c gvisor.Config) map[string]string {
+	all := map[string]string{
+		annotationSource:  c.Root,
+		annotationType:    "erofs",
+		annotationOverlay: "memory",
+		annotationOptions: sizeOption(c.Memory, shareRoot),
+	}
+	if c.Disk > 0 {
+		all[annotationOverlay] = "dir=/disk" // the engine opens the file, and there is no such directory
+		all[annotationOptions] = sizeOption(c.Disk, 1)
+		all[patch.DiskAnnotation] = checkpoint.Disk(c)
+	}
+	return all
 }
 
 // groupsFor are the control groups inside of a machine with container engines. They count

@@ -66,7 +66,7 @@ func run(args []string) error {
 		}
 	}()
 	server := &http.Server{
-		Addr: fmt.Sprintf(":%d", machinetest.Port), Handler: machinetest.Handler(w), ReadHeaderTimeout: time.Minute,
+		Addr: fmt.Sprintf(":%d", machinetest.Port), Handler: withFiles(machinetest.Handler(w)), ReadHeaderTimeout: time.Minute,
 	}
 	return server.ListenAndServe()
 }

@@ -6,6 +6,9 @@ const watchShift = "18"
 // WatchUnit is how much memory the method Usage.Watch has a bit for, in bytes.
 const WatchUnit = 1 << 18
 
+// DiskAnnotation is the annotation of a spec that names the file of a disk.
+const DiskAnnotation = "dev.doze.disk"
+
 // Stopped is in the error of a save that a request stopped.
 const Stopped = "the save was stopped by a request"
 
@@ -471,6 +474,60 @@ func (fd *regularFileFD) Release(ctx context.Context) {
 	fd.fileDescription.Release(ctx)
 }
 `,
+	"pkg/sentry/pgalloc/disk.go": `package pgalloc
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// saveDisk writes what is where in the file of a disk, and no page of it.
+//
+// Preconditions: f.mu must be locked.
+func (f *MemoryFile) saveDisk(w io.Writer) error {
+	data, err := proto.Marshal(f.exportMetadataProto())
+	if err != nil {
+		return fmt.Errorf("marshal what a disk has: %w", err)
+	}
+	if _, err := w.Write(append(binary.LittleEndian.AppendUint64(nil, uint64(len(data))), data...)); err != nil {
+		return fmt.Errorf("write what a disk has: %w", err)
+	}
+	return nil
+}
+
+// loadDisk counts the pages of a disk, which are in its file already.
+func (f *MemoryFile) loadDisk() {
+	for seg := f.memAcct.FirstSegment(); seg.Ok(); seg = seg.NextSegment() {
+		if seg.ValuePtr().knownCommitted {
+			f.knownCommittedBytes += seg.Range().Length()
+		}
+	}
+}
+`,
+	"runsc/container/disk.go": `package container
+
+import (
+	"fmt"
+	"os"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// DiskAnnotation names the file of a disk. It may differ from one restore to the next.
+const DiskAnnotation = "` + DiskAnnotation + `"
+
+// openDisk opens the file that the layer above the root file system is in.
+func openDisk(spec *specs.Spec) (*os.File, error) {
+	file, err := os.OpenFile(spec.Annotations[DiskAnnotation], os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the disk: %w", err)
+	}
+	return file, nil
+}
+`,
 	"pkg/sentry/kernel/processes.go": `package kernel
 
 import "gvisor.dev/gvisor/pkg/errors/linuxerr"
@@ -659,5 +716,53 @@ func save(ctx context.Context, w io.Writer, rootPtr any, stoppable bool) (Stats,
 	if pgalloc.WatchLoaded.Load() {
 		k.mf.Watch()
 	}
+`},
+	// The file of a disk is as it was when its machine stood still. So a checkpoint has what
+	// is where in it, and none of its bytes. The files in it are no memory of the guest.
+	{"pkg/sentry/pgalloc/pgalloc.go", `	// Truncate the file to 0 bytes first to ensure that it's empty.
+	if err := file.Truncate(0); err != nil {
+		return nil, err
+	}
+`, `	// Truncate the file to 0 bytes first to ensure that it's empty.
+	if !opts.DiskBackedFile {
+		if err := file.Truncate(0); err != nil {
+			return nil, err
+		}
+	}
+`},
+	{"pkg/sentry/pgalloc/save_restore.go", `	// Register this MemoryFile with async page saving if a pages file has been
+	// provided.
+`, `	if f.IsDiskBacked() {
+		return f.saveDisk(w)
+	}
+
+	// Register this MemoryFile with async page saving if a pages file has been
+	// provided.
+`},
+	{"pkg/sentry/pgalloc/save_restore.go", `	// Register this MemoryFile with async page loading if a pages file has
+	// been provided.
+`, `	if f.IsDiskBacked() {
+		f.loadDisk()
+		return nil
+	}
+
+	// Register this MemoryFile with async page loading if a pages file has
+	// been provided.
+`},
+	{"runsc/boot/vfs.go", `		DiskBackedFile: true,
+`, `		DiskBackedFile:          true,
+		DisableMemoryAccounting: true,
+`},
+	{"runsc/container/container.go", `		cu.Release()
+		return ioFiles, nil, nil, nil, nil
+`, `		filestores, err := c.createGoferFilestores(conf.GetOverlay2(), mountHints)
+		if err != nil {
+			return nil, nil, nil, nil, err
+		}
+		cu.Release()
+		return ioFiles, filestores, nil, nil, nil
+`},
+	{"runsc/container/container.go", `		return c.createGoferFilestoreInDir(goferRootfs, ovlConf.Medium().HostFileDir())
+`, `		return openDisk(c.Spec)
 `},
 }

@@ -1,0 +1,142 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/sparse"
+)
+
+// A machine can have the layer above its root file system on disk, in a file that its
+// engine writes to: its disk. A checkpoint has that file as it was when the machine stood
+// still. Nobody writes to this one any more. So a machine that goes on, goes back or is
+// forked gets a disk of its own, made of the checkpoint's. A file system that can share
+// blocks between files copies none of them.
+
+const (
+	// FileDisk is the disk of a machine in its checkpoint.
+	FileDisk = "disk.img"
+	// fileLive is the disk that the engine of a machine writes to.
+	fileLive = "disk.live"
+)
+
+// Disk is where the disk is that the engine of a machine writes to.
+func Disk(c machine.Config) string { return filepath.Join(c.Dir, fileLive) }
+
+// LayDisk makes the disk of a machine that is about to get an engine: empty, or that of its
+// checkpoint. What an earlier engine wrote is gone. Preconditions: there is no such engine.
+func LayDisk(ctx context.Context, c machine.Config, asleep bool) error {
+	if err := DropDisk(c); err != nil {
+		return err
+	}
+	live, err := os.OpenFile(Disk(c), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("make the disk: %w", err)
+	}
+	defer func() { _ = live.Close() }() // it need not last
+	if !asleep {
+		return nil
+	}
+	kept, err := os.Open(filepath.Join(Dir(c), FileDisk))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: it has no disk", machine.ErrDamaged)
+	}
+	if err != nil {
+		return fmt.Errorf("open the disk of the checkpoint: %w", err)
+	}
+	defer func() { _ = kept.Close() }() // it was read
+	if err := sparse.Clone(ctx, live, kept); err != nil {
+		return fmt.Errorf("make the disk out of the checkpoint: %w", err)
+	}
+	return nil
+}
+
+// WriteDisk has the host write what it has in memory of a disk.
+func WriteDisk(live string) error {
+	if err := durable.Sync(live); err != nil {
+		return fmt.Errorf("write the disk: %w", err)
+	}
+	return nil
+}
+
+// DropDisk removes the disk that the engine of a machine wrote to. Preconditions: that
+// engine is gone.
+func DropDisk(c machine.Config) error {
+	if err := os.Remove(Disk(c)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the disk: %w", err)
+	}
+	return nil
+}
+
+// DiskBytes is how much of the host's disk the disk of a machine takes, whether or not it
+// shares blocks with others. It is that of the checkpoint if the machine has no engine.
+func DiskBytes(c machine.Config) int64 {
+	for _, name := range []string{Disk(c), filepath.Join(Dir(c), FileDisk)} {
+		if info, err := os.Stat(name); err == nil {
+			return allocated(info)
+		}
+	}
+	return 0
+}
+
+// DiskCopy is the copy of a disk that a checkpoint gets.
+type DiskCopy struct{ live, kept *os.File }
+
+// NewDiskCopy begins a copy of the disk in a file, in the directory of a checkpoint that is
+// being made.
+func NewDiskCopy(live, dir string) (*DiskCopy, error) {
+	from, err := os.Open(live)
+	if err != nil {
+		return nil, fmt.Errorf("open the disk: %w", err)
+	}
+	to, err := os.OpenFile(filepath.Join(dir, FileDisk), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("make the copy of the disk: %w", err), from.Close())
+	}
+	return &DiskCopy{from, to}, nil
+}
+
+// Take takes the copy of a disk that nobody writes to, and returns what the manifest says of
+// it. It ends early when ctx does.
+func (d *DiskCopy) Take(ctx context.Context) (_ File, err error) {
+	defer func() { err = errors.Join(err, d.live.Close(), d.kept.Close()) }()
+	info, err := d.live.Stat()
+	if err != nil {
+		return File{}, fmt.Errorf("look at the disk: %w", err)
+	}
+	// A file system that shares blocks writes them first, and lets nobody write meanwhile. Here,
+	// a guest that is needed can go on.
+	if sparse.Shares(d.kept, d.live) {
+		if err := unix.Fdatasync(int(d.live.Fd())); err != nil {
+			return File{}, fmt.Errorf("write the disk: %w", err)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return File{}, context.Cause(ctx)
+	}
+	if err := sparse.Clone(ctx, d.kept, d.live); err != nil {
+		return File{}, fmt.Errorf("copy the disk: %w", err)
+	}
+	return File{Name: FileDisk, Bytes: info.Size()}, nil
+}
+
+// verifyDisk compares the size of the disk in dir with what the manifest says. Nobody reads
+// it: its bytes are those of a disk, and as safe as those of any file of the host.
+func verifyDisk(dir string, want File) error {
+	info, err := os.Stat(filepath.Join(dir, FileDisk))
+	if err != nil {
+		return unreadable(FileDisk, err)
+	}
+	if info.Size() != want.Bytes {
+		return fmt.Errorf("%w: %s has %d bytes and should have %d", machine.ErrDamaged, FileDisk, info.Size(), want.Bytes)
+	}
+	return nil
+}

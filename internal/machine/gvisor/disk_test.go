@@ -1,0 +1,359 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/checkpoint"
+	"github.com/dozehq/doze/internal/machine/machinetest/rig"
+)
+
+var (
+	diskMB    = flag.Int("disk", 192, "how many megabytes the tests of disks write")
+	diskFiles = flag.Int("disk-files", 2_000, "how many small files TestDiskCosts writes")
+)
+
+// disks are the kinds of file systems that disks are on: one whose files can share blocks,
+// and the one of all tests.
+func disks(t *testing.T, test func(t *testing.T, h *host, dir string)) {
+	t.Helper()
+	t.Run("copied", func(t *testing.T) {
+		h := newHost(t)
+		test(t, h, filepath.Join(h.Dir, "disks"))
+	})
+	t.Run("shared", func(t *testing.T) {
+		h := newHost(t)
+		test(t, h, sharing(t))
+	})
+}
+
+// sharing returns a directory of a file system whose files can share blocks.
+func sharing(t *testing.T) string {
+	t.Helper()
+	if _, err := exec.LookPath("mkfs.xfs"); err != nil {
+		t.Skip("SKIPPED: there is no mkfs.xfs on this host")
+	}
+	dir := t.TempDir()
+	image, at := filepath.Join(dir, "image"), filepath.Join(dir, "xfs")
+	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 64<<30), os.Mkdir(at, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"mkfs.xfs", "-q", "-m", "reflink=1", image}, {"mount", "-o", "loop", image, at}} {
+		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil { //nolint:gosec // G204: ours
+			t.Skipf("SKIPPED: this host cannot mount XFS: %v: %s", err, out)
+		}
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return at
+}
+
+// withDisk returns the configuration of a machine whose files are on disk, in dir. They do
+// not fit into its memory.
+func withDisk(t *testing.T, h *host, dir, id string) machine.Config {
+	t.Helper()
+	c := h.Config(t, id)
+	c.Dir = filepath.Join(dir, id)
+	c.Disk, c.Memory, c.GoBack, c.CPUs = int64(*diskMB+64)<<20, 128<<20, true, 2
+	return c
+}
+
+// does has the guest do something, which has to work.
+func does(t *testing.T, m machine.Machine, path string, query ...string) {
+	t.Helper()
+	var said any
+	if status := asks(t, m, path, &said, query...); status != http.StatusOK {
+		t.Fatalf("%s %v: %d %v", path, query, status, said)
+	}
+}
+
+// sumOf returns the checksum of a file in a machine.
+func sumOf(t *testing.T, m machine.Machine, name string) (sum uint32) {
+	t.Helper()
+	ask(t, m, "/sumfile", &sum, "name", name)
+	return sum
+}
+
+// has fails unless a file of a machine has a checksum.
+func has(t *testing.T, m machine.Machine, name string, want uint32) {
+	t.Helper()
+	if got := sumOf(t, m, name); got != want {
+		t.Errorf("%s has the sum %#x, want %#x", name, got, want)
+	}
+}
+
+// TestDisk has a machine with files on disk write more than fits into its memory, and sleep
+// and wake in all tiers. It fills its disk, and goes on.
+func TestDisk(t *testing.T) {
+	disks(t, func(t *testing.T, h *host, dir string) {
+		d := h.open(t)
+		c := withDisk(t, h, dir, "m")
+		m := boot(t, d, c)
+		mb := strconv.Itoa(*diskMB)
+		does(t, m, "/grow", "name", "/big", "mb", mb, "seed", "1")
+		does(t, m, "/tree", "dir", "/tree", "n", "200")
+		does(t, m, "/map", "name", "/mapped", "mb", "8")
+		does(t, m, "/hold", "text", "unlinked")
+		big, mapped := sumOf(t, m, "/big"), sumOf(t, m, "/mapped")
+		var tree uint32
+		ask(t, m, "/walk", &tree, "dir", "/tree")
+		intact := func(when string) {
+			t.Helper()
+			has(t, m, "/big", big)
+			has(t, m, "/mapped", mapped)
+			var now uint32
+			if ask(t, m, "/walk", &now, "dir", "/tree"); now != tree {
+				t.Errorf("%s: the small files have the sum %#x, want %#x", when, now, tree)
+			}
+			var held string
+			if ask(t, m, "/held", &held); held != "unlinked" {
+				t.Errorf("%s: the file without a name has %q", when, held)
+			}
+		}
+		s, err := m.Stats(t.Context())
+		if err != nil || s.StorageBytes < int64(*diskMB)<<20 || s.MemoryBytes > c.Memory+Overhead {
+			t.Errorf("it takes %+v, %v", s, err)
+		}
+		var room [2]int64
+		if ask(t, m, "/room", &room, "name", "/"); room[0] != c.Disk || room[1] > 64<<20 {
+			t.Errorf("its disk has %d bytes, and %d are free; it has %d", room[0], room[1], c.Disk)
+		}
+		var said string
+		if status := asks(t, m, "/grow", &said, "name", "/more", "mb", "100"); status != http.StatusInternalServerError || !strings.Contains(said, "no space left") {
+			t.Errorf("a file that does not fit: %d %s", status, said)
+		}
+		does(t, m, "/remove", "name", "/more")
+		for _, tier := range []machine.Tier{machine.Paused, machine.Saved, machine.OnDisk, machine.Saved, machine.OnDisk} {
+			move(t, m, tier)
+			if tier == machine.OnDisk {
+				if bytes, ok := checkpoint.Has(c); !ok || bytes > 64<<20 {
+					t.Errorf("the checkpoint takes %d bytes without its disk, %v", bytes, ok)
+				}
+				if _, err := os.Stat(checkpoint.Disk(c)); !errors.Is(err, os.ErrNotExist) {
+					t.Error("a machine on disk has two disks:", err)
+				}
+			}
+			move(t, m, machine.Awake)
+			intact(tier.String())
+		}
+		// What the guest removes is free on the host, too.
+		does(t, m, "/remove", "name", "/big")
+		rig.Wait(t, "the host has the blocks of a removed file again", func() bool {
+			s, err := m.Stats(t.Context())
+			return err == nil && s.StorageBytes < 64<<20
+		})
+	})
+}
+
+// TestDiskCrash ends the engine of a machine. It goes on with the files of its last
+// checkpoint, whatever it wrote since.
+func TestDiskCrash(t *testing.T) {
+	disks(t, func(t *testing.T, h *host, dir string) {
+		d := h.open(t)
+		c := withDisk(t, h, dir, "m")
+		m := boot(t, d, c)
+		does(t, m, "/grow", "name", "/big", "mb", "40", "seed", "1")
+		does(t, m, "/alloc", "mb", "8")
+		big := sumOf(t, m, "/big")
+		move(t, m, machine.OnDisk)
+		move(t, m, machine.Awake)
+		does(t, m, "/count")
+		for try := range 2 {
+			does(t, m, "/change-file", "name", "/big", "mb", "40", "seed", "2")
+			does(t, m, "/grow", "name", "/new", "mb", "30", "seed", "3")
+			changed := sumOf(t, m, "/big")
+			if changed == big {
+				t.Fatal("nothing changed")
+			}
+			if try == 1 { // a checkpoint of before, which was stopped, changes nothing
+				if err := m.Renew(t.Context(), time.Minute, nil); err != nil {
+					t.Fatal(err)
+				}
+				big = changed
+				does(t, m, "/change-file", "name", "/big", "mb", "40", "seed", "4")
+			}
+			if err := unix.Kill(h.engine(c.ID), unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			rig.Wait(t, "its processes are gone", func() bool { return len(h.Grouped(c.ID)) == 0 })
+			m = adopt(t, h.open(t), c)
+			if m.Tier() != machine.OnDisk {
+				t.Fatalf("it is %s", m.Tier())
+			}
+			move(t, m, machine.Awake)
+			has(t, m, "/big", big)
+			var said any
+			if status := asks(t, m, "/sumfile", &said, "name", "/new"); (status != http.StatusOK) != (try == 0) {
+				t.Errorf("try %d: a file of after the checkpoint: %d %v", try, status, said)
+			}
+		}
+	})
+}
+
+// TestDiskCopies forks a machine that goes on, from snapshots of it awake and asleep. Each
+// fork has the files of its snapshot, and none sees what another writes.
+func TestDiskCopies(t *testing.T) {
+	disks(t, func(t *testing.T, h *host, dir string) {
+		d := h.open(t)
+		c := withDisk(t, h, dir, "m")
+		m := boot(t, d, c)
+		does(t, m, "/grow", "name", "/big", "mb", "40", "seed", "1")
+		want := map[string]uint32{}
+		for i, tier := range []machine.Tier{machine.Awake, machine.OnDisk} {
+			does(t, m, "/change-file", "name", "/big", "mb", "40", "seed", strconv.Itoa(i+2))
+			want[tier.String()] = sumOf(t, m, "/big")
+			if tier != machine.Awake {
+				move(t, m, tier)
+			}
+			if err := m.Precopy(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := m.Snapshot(t.Context(), filepath.Join(dir, tier.String()), nil); err != nil {
+				t.Fatal(err)
+			}
+			if tier != machine.Awake {
+				move(t, m, machine.Awake)
+			}
+		}
+		does(t, m, "/change-file", "name", "/big", "mb", "40", "seed", "9")
+		own := sumOf(t, m, "/big")
+		for _, tier := range []machine.Tier{machine.Awake, machine.OnDisk} {
+			f := withDisk(t, h, dir, "fork-"+tier.String())
+			f.From = filepath.Join(dir, tier.String())
+			fork := boot(t, d, f)
+			has(t, fork, "/big", want[tier.String()])
+			does(t, fork, "/change-file", "name", "/big", "mb", "40", "seed", "10")
+			changed := sumOf(t, fork, "/big")
+			move(t, fork, machine.OnDisk)
+			move(t, fork, machine.Awake)
+			has(t, fork, "/big", changed)
+			if err := fork.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		has(t, m, "/big", own)
+		other := withDisk(t, h, dir, "other")
+		other.From, other.Disk = filepath.Join(dir, machine.Awake.String()), 0
+		if _, err := d.Boot(t.Context(), other); !errors.Is(err, machine.ErrDamaged) {
+			t.Errorf("a machine without a disk goes on from a copy with one: %v", err)
+		}
+		file := filepath.Join(h.Dir, "files.tar")
+		if err := m.Archive(t.Context(), file); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(file); err != nil || info.Size() < 40<<20 {
+			t.Errorf("the archive: %v, %v", info, err)
+		}
+	})
+}
+
+// TestDiskInterrupted wakes a machine at moments of its checkpoint. Its disk is as it was.
+func TestDiskInterrupted(t *testing.T) {
+	disks(t, func(t *testing.T, h *host, dir string) {
+		d := h.open(t)
+		c := withDisk(t, h, dir, "m")
+		m := boot(t, d, c)
+		stopped := 0
+		for i := range 8 {
+			does(t, m, "/grow", "name", "/big", "mb", "100", "seed", strconv.Itoa(i))
+			want := sumOf(t, m, "/big")
+			move(t, m, machine.Paused)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*40*time.Millisecond+time.Millisecond)
+			if err := m.Suspend(ctx, machine.Saved); err != nil {
+				stopped++
+			}
+			cancel()
+			move(t, m, machine.Awake)
+			does(t, m, "/change-file", "name", "/big", "mb", "100", "seed", "77")
+			does(t, m, "/grow", "name", "/big", "mb", "100", "seed", strconv.Itoa(i))
+			has(t, m, "/big", want)
+		}
+		if stopped == 0 {
+			t.Error("no checkpoint was stopped")
+		}
+		want := sumOf(t, m, "/big")
+		move(t, m, machine.OnDisk)
+		move(t, m, machine.Awake)
+		has(t, m, "/big", want)
+	})
+}
+
+// TestDiskBesideVolumes has a machine with both, whose engine does not open files itself.
+func TestDiskBesideVolumes(t *testing.T) {
+	h := newHost(t)
+	d := h.open(t)
+	c := withDisk(t, h, filepath.Join(h.Dir, "disks"), "m")
+	volume := t.TempDir()
+	c.Volumes = []machine.Volume{{Source: volume, Path: "/data"}}
+	if err := os.Chmod(volume, 0o777); err != nil { //nolint:gosec // G302: a machine's
+		t.Fatal(err)
+	}
+	m := boot(t, d, c)
+	does(t, m, "/grow", "name", "/big", "mb", "40", "seed", "1")
+	want := sumOf(t, m, "/big")
+	move(t, m, machine.OnDisk)
+	move(t, m, machine.Awake)
+	has(t, m, "/big", want)
+}
+
+// TestDiskCosts prints what files cost in memory and on disk.
+func TestDiskCosts(t *testing.T) {
+	mb := strconv.Itoa(*diskMB)
+	costs := func(t *testing.T, h *host, c machine.Config) {
+		m := boot(t, h.open(t), c)
+		var n uint32
+		timed := func(what, path string, out any, query ...string) {
+			began := time.Now()
+			ask(t, m, path, out, query...)
+			t.Logf("%s: %v", what, time.Since(began).Round(time.Millisecond))
+		}
+		does(t, m, "/count")
+		for range 3 {
+			timed("small files", "/tree", new(any), "dir", "/t", "n", strconv.Itoa(*diskFiles))
+			timed("read them", "/walk", &n, "dir", "/t")
+			timed("remove them", "/remove", new(any), "name", "/t")
+		}
+		timed("write "+mb+" MB", "/grow", new(any), "name", "/big", "mb", mb)
+		var want uint32
+		timed("read it", "/sumfile", &want, "name", "/big")
+		for range 3 {
+			move(t, m, machine.Paused)
+			began := time.Now()
+			move(t, m, machine.Saved)
+			t.Logf("checkpoint: %v", time.Since(began).Round(time.Millisecond))
+			move(t, m, machine.OnDisk)
+			began = time.Now()
+			move(t, m, machine.Awake)
+			does(t, m, "/count")
+			t.Logf("wake: %v", time.Since(began).Round(time.Millisecond))
+			timed("read it after the wake", "/sumfile", &n, "name", "/big")
+			if n != want {
+				t.Error("the file is another one")
+			}
+		}
+		s, err := m.Stats(t.Context())
+		t.Logf("%+v %v", s, err)
+	}
+	t.Run("memory", func(t *testing.T) {
+		h := newHost(t)
+		c := h.Config(t, "m")
+		c.Memory, c.GoBack, c.CPUs = int64(*diskMB)<<21+1<<30, true, 2
+		costs(t, h, c)
+	})
+	disks(t, func(t *testing.T, h *host, dir string) { costs(t, h, withDisk(t, h, dir, "m")) })
+}
