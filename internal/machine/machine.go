@@ -258,6 +258,8 @@ type Traits struct {
 	Copies bool
 	// Directories says that volumes are directories of the host.
 	Directories bool
+	// Disks says that a machine can have a disk.
+	Disks bool
 	// Overhead is how many bytes the engine of a machine may take besides the memory
 	// of its guest.
 	Overhead int64
@@ -269,7 +271,7 @@ type Driver interface {
 	Traits() Traits
 	// Boot starts a new machine; its first process runs when Boot returns. On
 	// an error nothing of the machine is left. One that starts from a copy
-	// needs the same Root, Agent, Args, Memory, IPTables, Tun and Containers as the machine that was
+	// needs the same Root, Agent, Args, Memory, Disk, IPTables, Tun and Containers as the machine that was
 	// copied, and neither may have Volumes. It gets the memory, processes and files of it, in which the host
 	// name (see Rename), the network and the clock are its own and the
 	// environment is not.

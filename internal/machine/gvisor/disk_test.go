@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -356,4 +357,29 @@ func TestDiskCosts(t *testing.T) {
 		costs(t, h, c)
 	})
 	disks(t, func(t *testing.T, h *host, dir string) { costs(t, h, withDisk(t, h, dir, "m")) })
+}
+
+// TestDiskFiles fills a disk with more files than the engine has memory for.
+func TestDiskFiles(t *testing.T) {
+	h := newHost(t)
+	d := h.open(t)
+	c := withDisk(t, h, filepath.Join(h.Dir, "disks"), "m")
+	m := boot(t, d, c)
+	most := int(c.Memory >> 13)
+	const each = 4000
+	for i := 0; ; i++ {
+		var said any
+		status := asks(t, m, "/tree", &said, "dir", fmt.Sprintf("/tree%d", i), "n", strconv.Itoa(each))
+		if status == http.StatusOK && i*each < most {
+			continue
+		}
+		if text, _ := said.(string); status == http.StatusOK || !strings.Contains(text, "no space left") || (i+2)*each < most {
+			t.Errorf("the %dth %d files of %d: %d %v", i+1, each, most, status, said)
+		}
+		break
+	}
+	move(t, m, machine.OnDisk)
+	move(t, m, machine.Awake)
+	does(t, m, "/remove", "name", "/tree0")
+	does(t, m, "/tree", "dir", "/again", "n", "1000")
 }

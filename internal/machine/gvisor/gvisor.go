@@ -156,7 +156,7 @@ const (
 
 // Traits are those of the driver.
 func Traits() machine.Traits {
-	return machine.Traits{Name: DriverName, Swap: true, Copies: true, Directories: true, Overhead: Overhead}
+	return machine.Traits{Name: DriverName, Swap: true, Copies: true, Directories: true, Disks: true, Overhead: Overhead}
 }
 
 // Processes are patterns for the programs of the launcher and of the engine, as

@@ -58,6 +58,7 @@ var cases = map[string]func(*bench){
 	"an archive has the files":             archiveFiles,
 	"a new name stays":                     renameStays,
 	"volumes are the host's":               volumesStay,
+	"a disk stays with its machine":        diskStays,
 }
 
 func bootAnswers(b *bench) {

@@ -86,7 +86,7 @@ const Overhead = 64 << 20
 func NewFake() *Fake {
 	return &Fake{
 		Engine:       "fake-1",
-		Can:          machine.Traits{Name: "fake", Swap: true, Copies: true, Directories: true, Overhead: Overhead},
+		Can:          machine.Traits{Name: "fake", Swap: true, Copies: true, Directories: true, Disks: true, Overhead: Overhead},
 		environments: map[string]*environment{},
 		listeners:    map[chan machine.Event]bool{},
 		failures:     map[Op][]error{},
@@ -265,7 +265,7 @@ func (f *Fake) Boot(ctx context.Context, c machine.Config) (machine.Machine, err
 	}
 	if c.From != "" {
 		var err error
-		if world, err = load(c.From, machine.Config{Root: c.Root, Agent: c.Agent}, f.Engine); err != nil {
+		if world, err = load(c.From, machine.Config{Root: c.Root, Agent: c.Agent, Disk: c.Disk}, f.Engine); err != nil {
 			return nil, fmt.Errorf("boot: %w", err)
 		}
 		if !world.Renamed {
@@ -651,11 +651,17 @@ func (m *fakeMachine) Stats(context.Context) (machine.Stats, error) {
 		return machine.Stats{}, err
 	}
 	stats := machine.Stats{DiskBytes: checkpointBytes(m.config)}
+	if m.config.Disk > 0 { // it is part of that here
+		stats.StorageBytes = stats.DiskBytes
+	}
 	if m.Ready() {
 		stats.MemoryBytes = fakeEngine
 	}
 	if b := m.f.environment(m.config.ID); b != nil && b.alive() {
 		stats.MemoryBytes = b.memory().size()
+		if m.config.Disk > 0 {
+			stats.StorageBytes = b.memory().stored()
+		}
 		stats.CPUTime = fakeBoot + m.f.computed(m.config.ID)
 		if b.swapped() {
 			stats.MemoryBytes, stats.SwapBytes = fakeEngine, stats.MemoryBytes

@@ -80,6 +80,16 @@ func (m *memory) size() int64 {
 	return int64(1+len(m.Pattern)) << 20
 }
 
+// stored is how many bytes the files have.
+func (m *memory) stored() (bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, text := range m.Files {
+		bytes += int64(len(text))
+	}
+	return bytes
+}
+
 func (m *memory) Count() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -275,6 +285,7 @@ const (
 // card is the manifest of a fake checkpoint.
 type card struct {
 	Engine, ID, Root, Agent string
+	Disk                    bool
 	Sum                     uint32 // of the memory
 	Seal                    uint32 // of the above
 }
@@ -287,7 +298,7 @@ func (c card) seal() uint32 {
 func cardOf(c machine.Config, engine string, memory []byte) card {
 	k := card{
 		Engine: engine, ID: c.ID, Root: filepath.Base(c.Root), Agent: filepath.Base(c.Agent),
-		Sum: crc32.ChecksumIEEE(memory),
+		Disk: c.Disk > 0, Sum: crc32.ChecksumIEEE(memory),
 	}
 	k.Seal = k.seal()
 	return k

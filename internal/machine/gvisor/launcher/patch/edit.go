@@ -9,6 +9,10 @@ const WatchUnit = 1 << 18
 // DiskAnnotation is the annotation of a spec that names the file of a disk.
 const DiskAnnotation = "dev.doze.disk"
 
+// fileMemory bounds how many files a disk has: half of the memory, at most, is for what
+// the engine knows of them.
+const fileMemory = "8192"
+
 // Stopped is in the error of a save that a request stopped.
 const Stopped = "the save was stopped by a request"
 
@@ -507,6 +511,24 @@ func (f *MemoryFile) loadDisk() {
 	}
 }
 `,
+	"runsc/boot/disk.go": `package boot
+
+import (
+	"fmt"
+
+	"gvisor.dev/gvisor/pkg/sentry/usage"
+)
+
+// fileMemory is how much of its memory a machine has for each file on its disk, in bytes.
+// gVisor takes 3.4 KB for one.
+const fileMemory = ` + fileMemory + `
+
+// diskFiles is the mount option that says how many files a disk may have. It follows the
+// size, which each disk has.
+func diskFiles() string {
+	return fmt.Sprintf(",nr_inodes=%d", max(1, usage.MaximumTotalMemoryBytes/fileMemory))
+}
+`,
 	"runsc/container/disk.go": `package container
 
 import (
@@ -752,6 +774,12 @@ func save(ctx context.Context, w io.Writer, rootPtr any, stoppable bool) (Stats,
 	{"runsc/boot/vfs.go", `		DiskBackedFile: true,
 `, `		DiskBackedFile:          true,
 		DisableMemoryAccounting: true,
+`},
+	// gVisor keeps what it knows of each file in its own memory, whose end is that of the
+	// machine. So a disk has fewer files than would fill it.
+	{"runsc/boot/vfs.go", `		tmpfsOpts.MemoryFile = mf
+`, `		tmpfsOpts.MemoryFile = mf
+		upperOpts.GetFilesystemOptions.Data += diskFiles()
 `},
 	{"runsc/container/container.go", `		cu.Release()
 		return ioFiles, nil, nil, nil, nil
