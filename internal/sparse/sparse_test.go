@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dozehq/doze/internal/sparse"
 )
 
@@ -85,5 +87,26 @@ func TestCopy(t *testing.T) {
 	end(why)
 	if err := sparse.Copy(ended, to, from, size); !errors.Is(err, why) {
 		t.Errorf("err = %v, want %v", err, why)
+	}
+}
+
+// TestClone makes a copy that is as long as the original, holes and all. Whether they can
+// share blocks is the file system's business.
+func TestClone(t *testing.T) {
+	t.Parallel()
+	const size = 8 * block
+	from, to := file(t, size, block, 5*block), file(t, 0)
+	if sparse.Shares(to, from) != (unix.IoctlFileClone(int(file(t, 0).Fd()), int(from.Fd())) == nil) {
+		t.Error("what it says of the file system is wrong")
+	}
+	if err := sparse.Clone(t.Context(), to, from); err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile(from.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(to.Name()); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the copy has %d bytes and differs, %v", len(got), err)
 	}
 }

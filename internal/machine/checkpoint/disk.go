@@ -45,15 +45,15 @@ func LayDisk(ctx context.Context, c machine.Config, asleep bool) error {
 	if !asleep {
 		return nil
 	}
-	kept, err := os.Open(filepath.Join(Dir(c), FileDisk))
+	still, err := os.Open(filepath.Join(Dir(c), FileDisk))
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: it has no disk", machine.ErrDamaged)
 	}
 	if err != nil {
 		return fmt.Errorf("open the disk of the checkpoint: %w", err)
 	}
-	defer func() { _ = kept.Close() }() // it was read
-	if err := sparse.Clone(ctx, live, kept); err != nil {
+	defer func() { _ = still.Close() }() // it was read
+	if err := sparse.Clone(ctx, live, still); err != nil {
 		return fmt.Errorf("make the disk out of the checkpoint: %w", err)
 	}
 	return nil
@@ -88,7 +88,7 @@ func DiskBytes(c machine.Config) int64 {
 }
 
 // DiskCopy is the copy of a disk that a checkpoint gets.
-type DiskCopy struct{ live, kept *os.File }
+type DiskCopy struct{ live, still *os.File }
 
 // NewDiskCopy begins a copy of the disk in a file, in the directory of a checkpoint that is
 // being made.
@@ -107,14 +107,14 @@ func NewDiskCopy(live, dir string) (*DiskCopy, error) {
 // Take takes the copy of a disk that nobody writes to, and returns what the manifest says of
 // it. It ends early when ctx does.
 func (d *DiskCopy) Take(ctx context.Context) (_ File, err error) {
-	defer func() { err = errors.Join(err, d.live.Close(), d.kept.Close()) }()
+	defer func() { err = errors.Join(err, d.live.Close(), d.still.Close()) }()
 	info, err := d.live.Stat()
 	if err != nil {
 		return File{}, fmt.Errorf("look at the disk: %w", err)
 	}
 	// A file system that shares blocks writes them first, and lets nobody write meanwhile. Here,
 	// a guest that is needed can go on.
-	if sparse.Shares(d.kept, d.live) {
+	if sparse.Shares(d.still, d.live) {
 		if err := unix.Fdatasync(int(d.live.Fd())); err != nil {
 			return File{}, fmt.Errorf("write the disk: %w", err)
 		}
@@ -122,7 +122,7 @@ func (d *DiskCopy) Take(ctx context.Context) (_ File, err error) {
 	if err := ctx.Err(); err != nil {
 		return File{}, context.Cause(ctx)
 	}
-	if err := sparse.Clone(ctx, d.kept, d.live); err != nil {
+	if err := sparse.Clone(ctx, d.still, d.live); err != nil {
 		return File{}, fmt.Errorf("copy the disk: %w", err)
 	}
 	return File{Name: FileDisk, Bytes: info.Size()}, nil

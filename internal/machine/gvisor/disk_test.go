@@ -47,11 +47,11 @@ func sharing(t *testing.T) string {
 		t.Skip("SKIPPED: there is no mkfs.xfs on this host")
 	}
 	dir := t.TempDir()
-	image, at := filepath.Join(dir, "image"), filepath.Join(dir, "xfs")
-	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 64<<30), os.Mkdir(at, 0o700)); err != nil {
+	file, at := filepath.Join(dir, "file"), filepath.Join(dir, "xfs")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, 64<<30), os.Mkdir(at, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"mkfs.xfs", "-q", "-m", "reflink=1", image}, {"mount", "-o", "loop", image, at}} {
+	for _, args := range [][]string{{"mkfs.xfs", "-q", "-m", "reflink=1", file}, {"mount", "-o", "loop", file, at}} {
 		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil { //nolint:gosec // G204: ours
 			t.Skipf("SKIPPED: this host cannot mount XFS: %v: %s", err, out)
 		}
@@ -253,11 +253,12 @@ func TestDiskCopies(t *testing.T) {
 		if _, err := d.Boot(t.Context(), other); !errors.Is(err, machine.ErrDamaged) {
 			t.Errorf("a machine without a disk goes on from a copy with one: %v", err)
 		}
+		does(t, m, "/grow", "name", "/larger", "mb", strconv.Itoa(*diskMB), "seed", "1") // than its memory
 		file := filepath.Join(h.Dir, "files.tar")
 		if err := m.Archive(t.Context(), file); err != nil {
 			t.Fatal(err)
 		}
-		if info, err := os.Stat(file); err != nil || info.Size() < 40<<20 {
+		if info, err := os.Stat(file); err != nil || info.Size() < int64(*diskMB+40)<<20 {
 			t.Errorf("the archive: %v, %v", info, err)
 		}
 	})
@@ -312,12 +313,13 @@ func TestDiskBesideVolumes(t *testing.T) {
 	has(t, m, "/big", want)
 }
 
-// TestDiskCosts prints what files cost in memory and on disk.
+// TestDiskCosts prints what files cost in memory, on a disk, and in a directory of the host
+// that the engine opens file by file.
 func TestDiskCosts(t *testing.T) {
 	mb := strconv.Itoa(*diskMB)
-	costs := func(t *testing.T, h *host, c machine.Config) {
+	costs := func(t *testing.T, h *host, c machine.Config, at string) {
+		t.Helper()
 		m := boot(t, h.open(t), c)
-		var n uint32
 		timed := func(what, path string, out any, query ...string) {
 			began := time.Now()
 			ask(t, m, path, out, query...)
@@ -325,13 +327,12 @@ func TestDiskCosts(t *testing.T) {
 		}
 		does(t, m, "/count")
 		for range 3 {
-			timed("small files", "/tree", new(any), "dir", "/t", "n", strconv.Itoa(*diskFiles))
-			timed("read them", "/walk", &n, "dir", "/t")
-			timed("remove them", "/remove", new(any), "name", "/t")
+			timed("small files", "/tree", new(any), "dir", at+"t", "n", strconv.Itoa(*diskFiles))
+			timed("read them", "/walk", new(any), "dir", at+"t")
+			timed("remove them", "/remove", new(any), "name", at+"t")
 		}
-		timed("write "+mb+" MB", "/grow", new(any), "name", "/big", "mb", mb)
-		var want uint32
-		timed("read it", "/sumfile", &want, "name", "/big")
+		timed("write "+mb+" MB", "/grow", new(any), "name", at+"big", "mb", mb)
+		want := sumOf(t, m, at+"big")
 		for range 3 {
 			move(t, m, machine.Paused)
 			began := time.Now()
@@ -342,10 +343,7 @@ func TestDiskCosts(t *testing.T) {
 			move(t, m, machine.Awake)
 			does(t, m, "/count")
 			t.Logf("wake: %v", time.Since(began).Round(time.Millisecond))
-			timed("read it after the wake", "/sumfile", &n, "name", "/big")
-			if n != want {
-				t.Error("the file is another one")
-			}
+			has(t, m, at+"big", want)
 		}
 		s, err := m.Stats(t.Context())
 		t.Logf("%+v %v", s, err)
@@ -354,9 +352,21 @@ func TestDiskCosts(t *testing.T) {
 		h := newHost(t)
 		c := h.Config(t, "m")
 		c.Memory, c.GoBack, c.CPUs = int64(*diskMB)<<21+1<<30, true, 2
-		costs(t, h, c)
+		costs(t, h, c, "/")
 	})
-	disks(t, func(t *testing.T, h *host, dir string) { costs(t, h, withDisk(t, h, dir, "m")) })
+	disks(t, func(t *testing.T, h *host, dir string) { //nolint:thelper // the test itself
+		costs(t, h, withDisk(t, h, dir, "m"), "/")
+	})
+	t.Run("directory", func(t *testing.T) {
+		h := newHost(t)
+		c := h.Config(t, "m")
+		dir := t.TempDir()
+		c.GoBack, c.CPUs, c.Volumes = true, 2, []machine.Volume{{Source: dir, Path: "/data"}}
+		if err := os.Chmod(dir, 0o777); err != nil { //nolint:gosec // G302: a machine's
+			t.Fatal(err)
+		}
+		costs(t, h, c, "/data/")
+	})
 }
 
 // TestDiskFiles fills a disk with more files than the engine has memory for.

@@ -12,7 +12,7 @@ import (
 )
 
 // TestOldLauncher: one of an older build would boot a machine without its
-// volumes, and nobody would notice.
+// volumes or its disk, and nobody would notice.
 func TestOldLauncher(t *testing.T) {
 	t.Parallel()
 	with := Config{Volumes: []machine.Volume{{Source: "/a", Path: "/b"}}}
@@ -24,6 +24,8 @@ func TestOldLauncher(t *testing.T) {
 		"old, without": {`{"engine":"x","pid":7}`, Config{}, nil},
 		"old":          {`{"engine":"x","pid":7}`, with, machine.ErrNoVolumes},
 		"new":          {`{"engine":"x","pid":7,"volumes":true}`, with, nil},
+		"no disks":     {`{"engine":"x","pid":7,"volumes":true}`, Config{Disk: 1}, machine.ErrNoDisks},
+		"disks":        {`{"engine":"x","pid":7,"volumes":true,"disks":true}`, Config{Disk: 1}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

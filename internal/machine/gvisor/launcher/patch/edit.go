@@ -775,6 +775,43 @@ func save(ctx context.Context, w io.Writer, rootPtr any, stoppable bool) (Stats,
 `, `		DiskBackedFile:          true,
 		DisableMemoryAccounting: true,
 `},
+	// A file can be larger than the memory: an archive has it in pieces.
+	{"pkg/sentry/fsimpl/tmpfs/tar.go", `	data := make([]byte, rf.size.RacyLoad())
+	dst := usermem.BytesIOSequence(data)
+	rw := getRegularFileReadWriter(rf, 0, 0)
+	n, err := dst.CopyOutFrom(ctx, rw)
+	putRegularFileReadWriter(rw)
+	if err != nil && err != io.EOF {
+		return fmt.Errorf("failed to read file content: %w", err)
+	}
+	if n != int64(len(data)) {
+		return fmt.Errorf("failed to read all file content, got %d bytes, want %d", n, len(data))
+	}
+	if _, err := tw.Write(data); err != nil {
+		return fmt.Errorf("failed to write file content to tar: %w", err)
+	}
+	return nil
+`, `	const piece = 1 << 20
+	size := int64(rf.size.RacyLoad())
+	data := make([]byte, min(piece, size))
+	for at := int64(0); at < size; {
+		dst := usermem.BytesIOSequence(data[:min(piece, size-at)])
+		rw := getRegularFileReadWriter(rf, at, 0)
+		n, err := dst.CopyOutFrom(ctx, rw)
+		putRegularFileReadWriter(rw)
+		if err != nil && err != io.EOF {
+			return fmt.Errorf("failed to read file content: %w", err)
+		}
+		if n != dst.NumBytes() {
+			return fmt.Errorf("failed to read all file content, got %d bytes, want %d", at+n, size)
+		}
+		if _, err := tw.Write(data[:n]); err != nil {
+			return fmt.Errorf("failed to write file content to tar: %w", err)
+		}
+		at += n
+	}
+	return nil
+`},
 	// gVisor keeps what it knows of each file in its own memory, whose end is that of the
 	// machine. So a disk has fewer files than would fill it.
 	{"runsc/boot/vfs.go", `		tmpfsOpts.MemoryFile = mf
