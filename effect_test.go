@@ -26,6 +26,7 @@ var effects = map[string]string{
 	"internal/store/TestSearch":                       "MetadataRequest.displayName",
 	"internal/plane/TestLabelsFilterLists":            "CustomDomainMetadataRequest.labels ?labels",
 	"internal/control/TestUpdate":                     "Env.name Env.value Runtime.memory",
+	"test/e2e/TestStorage":                            "Runtime.storage",
 	"internal/control/TestVariablesComeFromElsewhere": "Env.valueFrom.fieldRef.fieldPath Env.valueFrom.resourceFieldRef.divisor Env.valueFrom.resourceFieldRef.resource Env.valueFrom.secretKeyRef.key Env.valueFrom.secretKeyRef.name Env.valueFrom.secretKeyRef.optional SecretRequest.data",
 	"internal/control/TestSecretsAreMasked":           "?show_secrets",
 	"internal/control/TestEnabled":                    "SandboxSpecRequest.enabled",

@@ -14,6 +14,8 @@ const (
 	MemoryDefault Megabytes = 4096
 	MemoryMin     Megabytes = 128
 	MemoryMax     Megabytes = 1 << 20
+	StorageMin    Megabytes = 64
+	StorageMax    Megabytes = 1 << 20
 	ImageDefault            = "blaxel/base-image:latest"
 	ImageMax                = 512
 	EnvsMax                 = 256
@@ -96,8 +98,11 @@ type Runtime struct {
 	Image     string            `json:"image,omitempty"`
 	Memory    Megabytes         `json:"memory,omitempty"`
 	Ports     []Port            `json:"ports,omitempty"`
-	Grace     int               `json:"terminationGracePeriodSeconds,omitempty"`
-	TTL       string            `json:"ttl,omitempty"` // a Duration
+	// Storage is how much the files of the sandbox may take on the disk of its host. They are
+	// in its memory if it is 0.
+	Storage Megabytes `json:"storage,omitempty"`
+	Grace   int       `json:"terminationGracePeriodSeconds,omitempty"`
+	TTL     string    `json:"ttl,omitempty"` // a Duration
 }
 
 // Env is one environment variable (spec 2.4). ValueFrom is the Kubernetes form,
@@ -191,6 +196,9 @@ func (s *Sandbox) Check(p *Problems) {
 func (r *Runtime) check(p *Problems) {
 	if r.Memory < MemoryMin || r.Memory > MemoryMax {
 		p.Add("spec.runtime.memory", "is %d; it must be %d to %d megabytes", r.Memory, MemoryMin, MemoryMax)
+	}
+	if r.Storage != 0 && (r.Storage < StorageMin || r.Storage > StorageMax) {
+		p.Add("spec.runtime.storage", "is %d; it must be %d to %d megabytes, or left out for files in memory", r.Storage, StorageMin, StorageMax)
 	}
 	if r.Grace < 0 || r.Grace > GraceMax {
 		p.Add("spec.runtime.terminationGracePeriodSeconds", "is %d; it must be 0 to %d", r.Grace, GraceMax)

@@ -45,6 +45,7 @@ type SnapshotSpec struct {
 	Memory     Megabytes          `json:"memory"`
 	Ports      []Port             `json:"ports,omitempty"`
 	Region     string             `json:"region"`
+	Storage    Megabytes          `json:"storage,omitempty"`
 	Volumes    []VolumeAttachment `json:"volumes,omitempty"`
 }
 

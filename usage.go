@@ -54,13 +54,17 @@ type ProcessorUsage struct {
 }
 
 // DiskUsage is in bytes of allocated blocks. It is measured about once a minute, but
-// for the checkpoint.
+// for the checkpoint and the storage.
 type DiskUsage struct {
-	CheckpointBytes int64 `json:"checkpointBytes"` // of the memory and the files of a sandbox that sleeps
-	ScratchBytes    int64 `json:"scratchBytes"`    // of its ephemeral volumes
-	VolumeBytes     int64 `json:"volumeBytes"`     // of its persistent volumes
-	DriveBytes      int64 `json:"driveBytes"`      // of files on their way to drives
-	ArchiveBytes    int64 `json:"archiveBytes"`
+	CheckpointBytes int64 `json:"checkpointBytes"` // of the memory of a sandbox that sleeps, and of files in it
+	// StorageBytes is what its files take, if they are on disk. Blocks that they share with
+	// snapshots and forks count. StorageLimitBytes is what they may take.
+	StorageBytes      int64 `json:"storageBytes"`
+	StorageLimitBytes int64 `json:"storageLimitBytes"`
+	ScratchBytes      int64 `json:"scratchBytes"` // of its ephemeral volumes
+	VolumeBytes       int64 `json:"volumeBytes"`  // of its persistent volumes
+	DriveBytes        int64 `json:"driveBytes"`   // of files on their way to drives
+	ArchiveBytes      int64 `json:"archiveBytes"`
 }
 
 // NetworkUsage counts the bytes on the link of a sandbox, requests to it included. The

@@ -42,7 +42,7 @@ func (a *app) create() *cobra.Command {
 		envs, labels     []string
 		volumes, scratch []string
 		ports            []int
-		memory           int
+		memory, storage  int
 		ifNotExists      bool
 		noEntrypoint     bool
 		rules            ruleFlags
@@ -56,7 +56,7 @@ func (a *app) create() *cobra.Command {
 			if len(args) == 1 {
 				s.Metadata.Name = args[0]
 			}
-			s.Spec.Runtime.Memory = doze.Megabytes(memory)
+			s.Spec.Runtime.Memory, s.Spec.Runtime.Storage = doze.Megabytes(memory), doze.Megabytes(storage)
 			if s.Spec.Runtime.Envs, err = a.envs(envs); err != nil {
 				return err
 			}
@@ -94,6 +94,7 @@ func (a *app) create() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&s.Spec.Runtime.Image, "image", "", "`image` to run (default of the server: "+doze.ImageDefault+")")
 	f.IntVar(&memory, "memory", 0, fmt.Sprintf("memory in `megabytes`; each 2048 MB adds one CPU (default of the server: %d)", doze.MemoryDefault))
+	f.IntVar(&storage, "storage", 0, "keep the files on disk, at most so many `megabytes`; without it they are in memory")
 	f.StringArrayVarP(&envs, "env", "e", nil, "environment variable, `NAME[=value]`; without =value, copied from your shell; repeatable")
 	f.StringArrayVar(&labels, "label", nil, "label, `key=value`; repeatable")
 	f.StringArrayVar(&volumes, "volume", nil, "volume to attach, `NAME:PATH[:ro]`; repeatable")

@@ -63,14 +63,14 @@ func usages(ctx context.Context, c *client.Client, names []string) ([]doze.Sandb
 func usageRows(all []doze.SandboxUsage) [][]string {
 	rows := [][]string{{
 		"NAME", "TIER", "MEMORY", "LIMIT", "SWAP", "CHECKPOINT", "CPU SECONDS", "RECEIVED", "SENT", "WAKES", "SLEEPS", "WAKE P50", "WAKE P99",
-		extra + "GUEST", extra + "ENGINE", extra + "CACHE", extra + "WAKE LAST", extra + "WAKE FAILURES", extra + "VOLUMES", extra + "SCRATCH", extra + "STATUS", extra + "COUNTED SINCE",
+		extra + "GUEST", extra + "ENGINE", extra + "CACHE", extra + "WAKE LAST", extra + "WAKE FAILURES", extra + "VOLUMES", extra + "SCRATCH", extra + "STORAGE", extra + "STATUS", extra + "COUNTED SINCE",
 	}}
 	for _, u := range all {
 		rows = append(rows, []string{
 			u.Name, u.Tier, size(u.Memory.ResidentBytes), size(u.Memory.LimitBytes), size(u.Memory.SwapBytes), size(u.Disk.CheckpointBytes),
 			fmt.Sprintf("%.1f", u.Processor.Seconds), size(u.Network.ReceivedBytes), size(u.Network.SentBytes),
 			strconv.FormatInt(u.Wakes.Count, 10), strconv.FormatInt(u.Sleeps, 10), wait(u.Wakes, u.Wakes.P50Us), wait(u.Wakes, u.Wakes.P99Us),
-			size(u.Memory.GuestBytes), size(u.Memory.EngineBytes), size(u.Memory.CacheBytes), wait(u.Wakes, u.Wakes.LastUs), strconv.FormatInt(u.Wakes.Failures, 10), size(u.Disk.VolumeBytes), size(u.Disk.ScratchBytes), u.Status, moment(u.CountedSince),
+			size(u.Memory.GuestBytes), size(u.Memory.EngineBytes), size(u.Memory.CacheBytes), wait(u.Wakes, u.Wakes.LastUs), strconv.FormatInt(u.Wakes.Failures, 10), size(u.Disk.VolumeBytes), size(u.Disk.ScratchBytes), size(u.Disk.StorageBytes), u.Status, moment(u.CountedSince),
 		})
 	}
 	return rows

@@ -76,7 +76,7 @@ func orderOf(sb store.Sandbox) fleet.Order {
 	return fleet.Order{
 		Authority: sb.Authority,
 		UID:       sb.Machine, Name: sb.Metadata.Name, Workspace: sb.Metadata.Workspace, Region: sb.Spec.Region,
-		Memory: r.Memory, Grace: grace(sb), IPTables: r.Has(doze.ExtraIPTables), Tun: r.Has(doze.ExtraTun),
+		Memory: r.Memory, Storage: r.Storage, Grace: grace(sb), IPTables: r.Has(doze.ExtraIPTables), Tun: r.Has(doze.ExtraTun),
 		Containers:   r.Has(doze.ExtraContainers),
 		NoEntrypoint: !r.Has(doze.ExtraEntrypoint),
 	}

@@ -68,6 +68,7 @@ func members() map[string]openapi.Schema {
 		"Runtime.expires":                       api.Instant,
 		"Runtime.extraArgs":                     {Values: new(api.Words("enabled", "disabled"))},
 		"Runtime.image":                         {MaxLength: doze.ImageMax, Default: doze.ImageDefault},
+		"Runtime.storage":                       {Minimum: new(int(doze.StorageMin)), Maximum: new(int(doze.StorageMax)), Description: "in MiB; files are in memory without it"},
 		"Runtime.memory":                        {Minimum: new(int(doze.MemoryMin)), Maximum: new(int(doze.MemoryMax)), Default: doze.MemoryDefault, Description: "in MiB"},
 		"Runtime.ports":                         {MaxItems: doze.PortsMax},
 		"Runtime.terminationGracePeriodSeconds": api.Between(0, doze.GraceMax),

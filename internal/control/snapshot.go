@@ -135,13 +135,13 @@ func (s *Server) snap(ctx context.Context, found store.Sandbox, name string, pas
 func machineOf(spec doze.SandboxSpec) doze.SnapshotSpec {
 	r := spec.Runtime
 	return doze.SnapshotSpec{
-		Generation: doze.Generation, Image: r.Image, Memory: r.Memory, Ports: r.Ports, Region: spec.Region, Volumes: spec.Volumes,
+		Generation: doze.Generation, Image: r.Image, Memory: r.Memory, Storage: r.Storage, Ports: r.Ports, Region: spec.Region, Volumes: spec.Volumes,
 	}
 }
 
 // setMachine gives a runtime the machine of a snapshot: the reverse of machineOf.
 func setMachine(r *doze.Runtime, s doze.SnapshotSpec) {
-	r.Image, r.Memory, r.Ports = s.Image, s.Memory, s.Ports
+	r.Image, r.Memory, r.Storage, r.Ports = s.Image, s.Memory, s.Storage, s.Ports
 }
 
 // bequeath records in n what a fork gets of a spec: everything but the values of

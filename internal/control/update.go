@@ -128,6 +128,10 @@ func (s *Server) wanted(ctx context.Context, sb store.Sandbox, body map[string]a
 	if now.Memory != was.Memory { // what it has it may keep
 		s.checkMemory(now.Memory, &p)
 	}
+	if now.Storage = cmp.Or(now.Storage, was.Storage); now.Storage != was.Storage {
+		p.Add("spec.runtime.storage", "cannot be changed: create another sandbox")
+		now.Storage = was.Storage
+	}
 	for k := range was.ExtraArgs {
 		if v, ok := now.ExtraArgs[k]; ok && v != was.ExtraArgs[k] {
 			p.Add("spec.runtime.extraArgs."+k, "cannot be changed: create another sandbox")

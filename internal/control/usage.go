@@ -72,6 +72,7 @@ func measured(ctx context.Context, s *Server, all ...store.Sandbox) (func(store.
 			u = doze.Usage{MeasuredAt: now, CountedSince: now}
 		}
 		u.Memory.LimitBytes, u.Processor.Limit = sb.Spec.Runtime.Memory.Bytes(), sb.Spec.Runtime.Memory.CPUs()
+		u.Disk.StorageLimitBytes = sb.Spec.Runtime.Storage.Bytes()
 		return s.bare(sb, by), u
 	}, nil
 }

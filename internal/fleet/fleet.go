@@ -27,7 +27,8 @@ type Order struct {
 	Image     string
 	Login     *Login // for the registry of the image, if it needs one
 	Memory    doze.Megabytes
-	Env       []string // KEY=value, as the process inside gets them
+	Storage   doze.Megabytes // of its files on disk; 0: they are in memory
+	Env       []string       // KEY=value, as the process inside gets them
 	Grace     time.Duration
 	// IPTables lets root inside change the network and its filter rules, Tun the
 	// network and its tun devices. Containers lets it do all that the engine can, so that

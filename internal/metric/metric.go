@@ -357,6 +357,7 @@ func gauges(costs []Cost) (all []prometheus.Collector) {
 		{"doze_memory_bytes", "Memory of the host that sandboxes take.", func(c Cost) int64 { return c.MemoryBytes }},
 		{"doze_swap_bytes", "Swap of the host that sandboxes take.", func(c Cost) int64 { return c.SwapBytes }},
 		{"doze_checkpoint_bytes", "Disk that the checkpoints of sandboxes take.", func(c Cost) int64 { return c.DiskBytes }},
+		{"doze_storage_bytes", "Disk that the files of sandboxes take that are on disk.", func(c Cost) int64 { return c.StorageBytes }},
 	} {
 		vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: g.name, Help: g.help}, []string{"tier"})
 		for _, t := range tiers {

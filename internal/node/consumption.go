@@ -106,7 +106,7 @@ func (b *Box) consumption(ctx context.Context, cost Cost, err error) *doze.Usage
 		slog.DebugContext(ctx, "what a sandbox takes is not known", "sandbox", b.order.UID, "err", err)
 	}
 	if !errors.Is(err, errNoMachine) {
-		u.Tier, u.Disk.CheckpointBytes = cost.Tier.String(), cost.DiskBytes
+		u.Tier, u.Disk.CheckpointBytes, u.Disk.StorageBytes = cost.Tier.String(), cost.DiskBytes, cost.StorageBytes
 		u.Memory = doze.MemoryUsage{
 			ResidentBytes: cost.MemoryBytes, GuestBytes: cost.GuestBytes, EngineBytes: cost.EngineBytes, CacheBytes: cost.CacheBytes, SwapBytes: cost.SwapBytes,
 		}

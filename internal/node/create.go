@@ -119,6 +119,9 @@ func (n *Node) tellMaking(b *Box) {
 func (n *Node) plan(ctx context.Context, o fleet.Order) (m made, err error) {
 	m.config = n.configOf(o)
 	c := &m.config
+	if t := n.Driver.Traits(); c.Disk > 0 && !t.Disks {
+		return m, doze.Errorf(doze.Unsupported, "the driver %s keeps no files on disk: leave out spec.runtime.storage", t.Name)
+	}
 	defer trace.Next(ctx, trace.Image).End()
 	if o.From == "" {
 		if m.image, err = n.Image(ctx, o.Image, o.Login); err != nil {
@@ -145,7 +148,7 @@ func (n *Node) plan(ctx context.Context, o fleet.Order) (m made, err error) {
 func (n *Node) configOf(o fleet.Order) machine.Config {
 	return machine.Config{
 		Driver: n.Driver.Traits().Name, ID: o.UID, Dir: n.machineDir(o.UID), Agent: n.Agent, Hostname: o.Name, Memory: o.Memory.Bytes(), CPUs: o.Memory.CPUs(),
-		IPTables: o.IPTables, Tun: o.Tun, Containers: o.Containers, GoBack: n.GoBack,
+		Disk: o.Storage.Bytes(), IPTables: o.IPTables, Tun: o.Tun, Containers: o.Containers, GoBack: n.GoBack,
 	}
 }
 
@@ -224,6 +227,9 @@ func (n *Node) boot(ctx context.Context, b *Box, o fleet.Order, u *undo) (_ mach
 		err = fmt.Errorf("boot: %w", cause(ctx, err))
 		if errors.Is(err, machine.ErrNoVolumes) {
 			err = doze.Wrap(err, doze.Unavailable, "the node's launcher is older than volumes: the operator must end the launcher that the node's log names")
+		}
+		if errors.Is(err, machine.ErrNoDisks) {
+			err = doze.Wrap(err, doze.Unavailable, "the node's launcher is older than storage: the operator must end the launcher that the node's log names")
 		}
 		if o.From != "" {
 			err = n.snapshots.unusable(o.From, err)

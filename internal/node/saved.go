@@ -16,7 +16,7 @@ import (
 // which control tells after each start.
 type savedOrder struct {
 	UID, Name, Workspace, Region, Image string
-	Memory                              doze.Megabytes
+	Memory, Storage                     doze.Megabytes
 	Grace                               time.Duration
 	IPTables, Tun, Containers           bool
 	NoEntrypoint                        bool
@@ -42,7 +42,7 @@ type savedMount struct {
 
 func orderToSave(o fleet.Order) savedOrder {
 	s := savedOrder{
-		UID: o.UID, Name: o.Name, Workspace: o.Workspace, Region: o.Region, Image: o.Image, Memory: o.Memory, Grace: o.Grace,
+		UID: o.UID, Name: o.Name, Workspace: o.Workspace, Region: o.Region, Image: o.Image, Memory: o.Memory, Storage: o.Storage, Grace: o.Grace,
 		IPTables: o.IPTables, Tun: o.Tun, Containers: o.Containers, NoEntrypoint: o.NoEntrypoint, Authority: o.Authority, From: o.From,
 	}
 	for _, v := range o.Volumes {
@@ -53,7 +53,7 @@ func orderToSave(o fleet.Order) savedOrder {
 
 func (s *savedOrder) order() fleet.Order {
 	o := fleet.Order{
-		UID: s.UID, Name: s.Name, Workspace: s.Workspace, Region: s.Region, Image: s.Image, Memory: s.Memory, Grace: s.Grace,
+		UID: s.UID, Name: s.Name, Workspace: s.Workspace, Region: s.Region, Image: s.Image, Memory: s.Memory, Storage: s.Storage, Grace: s.Grace,
 		IPTables: s.IPTables, Tun: s.Tun, Containers: s.Containers, NoEntrypoint: s.NoEntrypoint, Authority: s.Authority, From: s.From,
 	}
 	for _, v := range s.Volumes {

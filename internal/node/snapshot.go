@@ -31,15 +31,16 @@ type fixed struct {
 	Agent  string  `json:"agent"` // file with the agent that is in the snapshot
 	Memory int64   `json:"memory"`
 	CPUs   float64 `json:"cpus"`
+	Disk   int64   `json:"disk,omitempty"`
 }
 
 func fixedOf(c *machine.Config) fixed {
-	return fixed{Agent: c.Agent, Memory: c.Memory, CPUs: c.CPUs}
+	return fixed{Agent: c.Agent, Memory: c.Memory, CPUs: c.CPUs, Disk: c.Disk}
 }
 
 // fix makes a configuration that of a machine which goes on from the snapshot.
 func (f *fixed) fix(c *machine.Config) {
-	c.Agent, c.Memory, c.CPUs = f.Agent, f.Memory, f.CPUs
+	c.Agent, c.Memory, c.CPUs, c.Disk = f.Agent, f.Memory, f.CPUs, f.Disk
 }
 
 // copyName is the copy of the machine, below the directory of a snapshot.

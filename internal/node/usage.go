@@ -214,7 +214,7 @@ func (n *Node) measureAhead(m *measuring) error {
 	return errors.Join(errs...)
 }
 
-// roomFor takes room on the disk for the memory of a machine, which is what a
+// roomFor takes room on the disk for the memory and the disk of a machine. That is what a
 // checkpoint or an archive of it takes at most. One that has a checkpoint needs no
 // room: a copy shares the files of that.
 func roomFor(ctx context.Context, m machine.Machine, room func(int64) (func(), error)) (release func(), err error) {
@@ -225,5 +225,5 @@ func roomFor(ctx context.Context, m machine.Machine, room func(int64) (func(), e
 	if err != nil { // the next checkpoint reports the error
 		slog.WarnContext(ctx, "the room for a checkpoint is unknown", "err", err)
 	}
-	return room(s.MemoryBytes + s.SwapBytes)
+	return room(s.MemoryBytes + s.SwapBytes + s.StorageBytes)
 }

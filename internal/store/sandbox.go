@@ -168,10 +168,11 @@ func (s *Store) InsertSandbox(ctx context.Context, sb Sandbox, on ...doze.Trigge
 			return err
 		}
 		// Now, since a name that is taken says more to its caller.
-		// A sandbox takes some disk, and nobody knows yet how much.
+		// A sandbox takes some disk, and nobody knows yet how much. What its files may take has
+		// to fit.
 		err = cmp.Or(
 			s.checkQuota(ctx, tx, sb.Metadata.Workspace, doze.QuotaSandboxes, 1),
-			s.checkQuota(ctx, tx, sb.Metadata.Workspace, doze.QuotaDisk, 1),
+			s.checkQuota(ctx, tx, sb.Metadata.Workspace, doze.QuotaDisk, 1+int64(sb.Spec.Runtime.Storage)),
 		)
 		if err != nil {
 			return err

@@ -363,6 +363,8 @@ class DiskUsage:
     checkpoint_bytes: int = field(metadata={"json": "checkpointBytes"})
     drive_bytes: int = field(metadata={"json": "driveBytes"})
     scratch_bytes: int = field(metadata={"json": "scratchBytes"})
+    storage_bytes: int = field(metadata={"json": "storageBytes"})
+    storage_limit_bytes: int = field(metadata={"json": "storageLimitBytes"})
     volume_bytes: int = field(metadata={"json": "volumeBytes"})
 
 
@@ -1414,6 +1416,8 @@ class Runtime:
     #: in MiB
     memory: int | None = field(default=None)
     ports: list[Port] | None = field(default=None)
+    #: in MiB; files are in memory without it
+    storage: int | None = field(default=None)
     termination_grace_period_seconds: int | None = field(default=None, metadata={"json": "terminationGracePeriodSeconds"})
     #: a duration such as 30s, 15m, 24h, 7d or 2w
     ttl: str | None = field(default=None)
@@ -1657,6 +1661,7 @@ class SnapshotSpec:
     memory: int
     ports: list[Port] | None = field(default=None)
     region: str
+    storage: int | None = field(default=None)
     volumes: list[VolumeAttachment] | None = field(default=None)
 
 
