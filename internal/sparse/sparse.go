@@ -92,5 +92,5 @@ const shared = 64 << 10
 // Shares reports whether an empty file can share the blocks of another one. The content of
 // the empty one may be anything then, until Clone.
 func Shares(to, from *os.File) bool {
-	return unix.IoctlFileCloneRange(int(to.Fd()), &unix.FileCloneRange{Src_fd: int64(from.Fd()), Src_length: shared}) == nil
+	return unix.IoctlFileCloneRange(int(to.Fd()), &unix.FileCloneRange{Src_fd: int64(from.Fd()), Src_length: shared}) == nil //nolint:gosec // G115: a descriptor
 }

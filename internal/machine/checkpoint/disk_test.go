@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/dozehq/doze/internal/machine"
@@ -102,7 +103,7 @@ func TestManifestDisk(t *testing.T) {
 	plain.Format = FormatLayers
 	plain.Files = append(plain.Files, File{Name: FileIndex}, File{Name: LayerName(1)})
 	with := plain
-	with.Files = append(plain.Files[:len(plain.Files):len(plain.Files)], File{Name: FileDisk, Bytes: 1})
+	with.Files = append(slices.Clip(plain.Files), File{Name: FileDisk, Bytes: 1})
 	c := machine.Config{ID: "a", Root: "root.erofs", Agent: "agent.erofs"}
 	disk := c
 	disk.Disk = 1

@@ -52,7 +52,7 @@ func sharing(t *testing.T) string {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"mkfs.xfs", "-q", "-m", "reflink=1", file}, {"mount", "-o", "loop", file, at}} {
-		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil { //nolint:gosec // G204: ours
+		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Skipf("SKIPPED: this host cannot mount XFS: %v: %s", err, out)
 		}
 	}
@@ -101,7 +101,7 @@ func has(t *testing.T, m machine.Machine, name string, want uint32) {
 // TestDisk has a machine with files on disk write more than fits into its memory, and sleep
 // and wake in all tiers. It fills its disk, and goes on.
 func TestDisk(t *testing.T) {
-	disks(t, func(t *testing.T, h *host, dir string) {
+	disks(t, func(t *testing.T, h *host, dir string) { //nolint:thelper // the test itself
 		d := h.open(t)
 		c := withDisk(t, h, dir, "m")
 		m := boot(t, d, c)
@@ -164,7 +164,7 @@ func TestDisk(t *testing.T) {
 // TestDiskCrash ends the engine of a machine. It goes on with the files of its last
 // checkpoint, whatever it wrote since.
 func TestDiskCrash(t *testing.T) {
-	disks(t, func(t *testing.T, h *host, dir string) {
+	disks(t, func(t *testing.T, h *host, dir string) { //nolint:thelper // the test itself
 		d := h.open(t)
 		c := withDisk(t, h, dir, "m")
 		m := boot(t, d, c)
@@ -209,7 +209,7 @@ func TestDiskCrash(t *testing.T) {
 // TestDiskCopies forks a machine that goes on, from snapshots of it awake and asleep. Each
 // fork has the files of its snapshot, and none sees what another writes.
 func TestDiskCopies(t *testing.T) {
-	disks(t, func(t *testing.T, h *host, dir string) {
+	disks(t, func(t *testing.T, h *host, dir string) { //nolint:thelper // the test itself
 		d := h.open(t)
 		c := withDisk(t, h, dir, "m")
 		m := boot(t, d, c)
@@ -266,7 +266,7 @@ func TestDiskCopies(t *testing.T) {
 
 // TestDiskInterrupted wakes a machine at moments of its checkpoint. Its disk is as it was.
 func TestDiskInterrupted(t *testing.T) {
-	disks(t, func(t *testing.T, h *host, dir string) {
+	disks(t, func(t *testing.T, h *host, dir string) { //nolint:thelper // the test itself
 		d := h.open(t)
 		c := withDisk(t, h, dir, "m")
 		m := boot(t, d, c)
@@ -302,7 +302,7 @@ func TestDiskBesideVolumes(t *testing.T) {
 	c := withDisk(t, h, filepath.Join(h.Dir, "disks"), "m")
 	volume := t.TempDir()
 	c.Volumes = []machine.Volume{{Source: volume, Path: "/data"}}
-	if err := os.Chmod(volume, 0o777); err != nil { //nolint:gosec // G302: a machine's
+	if err := os.Chmod(volume, 0o777); err != nil {
 		t.Fatal(err)
 	}
 	m := boot(t, d, c)
@@ -362,7 +362,7 @@ func TestDiskCosts(t *testing.T) {
 		c := h.Config(t, "m")
 		dir := t.TempDir()
 		c.GoBack, c.CPUs, c.Volumes = true, 2, []machine.Volume{{Source: dir, Path: "/data"}}
-		if err := os.Chmod(dir, 0o777); err != nil { //nolint:gosec // G302: a machine's
+		if err := os.Chmod(dir, 0o777); err != nil {
 			t.Fatal(err)
 		}
 		costs(t, h, c, "/data/")

@@ -77,7 +77,7 @@ func grow(name string, megabytes int, seed uint64) error {
 		return err
 	}
 	for i := range megabytes {
-		if _, err := f.Write(block(seed, uint64(i))); err != nil { //nolint:gosec // G115: a count
+		if _, err := f.Write(block(seed, uint64(i))); err != nil {
 			_ = f.Close()
 			return err
 		}
@@ -95,7 +95,7 @@ func change(name string, megabytes int, seed uint64) error {
 		return err
 	}
 	for i := 0; i < megabytes; i += 4 {
-		if _, err := f.WriteAt(block(seed, uint64(i))[:64<<10], int64(i)<<20+300<<10); err != nil { //nolint:gosec // G115: likewise
+		if _, err := f.WriteAt(block(seed, uint64(i))[:64<<10], int64(i)<<20+300<<10); err != nil {
 			_ = f.Close()
 			return err
 		}
@@ -141,7 +141,7 @@ func tree(dir string, n int) error {
 // walk returns a checksum of the names and the content of all files below a directory.
 func walk(dir string) (uint32, error) {
 	h := crc32.NewIEEE()
-	err := filepath.WalkDir(dir, func(name string, d os.DirEntry, err error) error {
+	err := filepath.WalkDir(dir, func(name string, d os.DirEntry, err error) error { //nolint:gosec // G703: likewise
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
@@ -175,7 +175,7 @@ func mapped(name string, megabytes int) error {
 		return err
 	}
 	for i := range megabytes {
-		copy(at[i<<20:], block(7, uint64(i))) //nolint:gosec // G115: a count
+		copy(at[i<<20:], block(7, uint64(i)))
 	}
 	return syscall.Munmap(at)
 }

@@ -541,6 +541,12 @@ import (
 // DiskAnnotation names the file of a disk. It may differ from one restore to the next.
 const DiskAnnotation = "` + DiskAnnotation + `"
 
+// failed returns what createGoferProcess does for an error.
+func failed(why error) (files, filestores []*os.File, dev, mounts *os.File, err error) {
+	err = why
+	return
+}
+
 // openDisk opens the file that the layer above the root file system is in.
 func openDisk(spec *specs.Spec) (*os.File, error) {
 	file, err := os.OpenFile(spec.Annotations[DiskAnnotation], os.O_RDWR, 0)
@@ -819,14 +825,12 @@ func save(ctx context.Context, w io.Writer, rootPtr any, stoppable bool) (Stats,
 		upperOpts.GetFilesystemOptions.Data += diskFiles()
 `},
 	{"runsc/container/container.go", `		cu.Release()
-		return ioFiles, nil, nil, nil, nil
-`, `		filestores, err := c.createGoferFilestores(conf.GetOverlay2(), mountHints)
+		return ioFiles, nil,`, `		filestores, err := c.createGoferFilestores(conf.GetOverlay2(), mountHints)
 		if err != nil {
-			return nil, nil, nil, nil, err
+			return failed(err)
 		}
 		cu.Release()
-		return ioFiles, filestores, nil, nil, nil
-`},
+		return ioFiles, filestores,`},
 	{"runsc/container/container.go", `		return c.createGoferFilestoreInDir(goferRootfs, ovlConf.Medium().HostFileDir())
 `, `		return openDisk(c.Spec)
 `},
