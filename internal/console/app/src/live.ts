@@ -65,7 +65,7 @@ function rowOf(u: FeedSandbox, before: Row | undefined, at: number): Row {
     name: u.name, rank: before?.rank ?? 0, status: u.status, tier: u.tier,
     labels: Object.entries(u.labels ?? {}).map(([k, v]) => `${k}=${v}`), image: u.image, created, used: Date.parse(u.lastUsedAt) || created,
     memory: u.memory.residentBytes, swap: u.memory.swapBytes, limit: u.memory.limitBytes, busy: u.busy,
-    disk: u.disk.checkpointBytes + u.disk.scratchBytes + u.disk.volumeBytes + u.disk.driveBytes + u.disk.archiveBytes,
+    disk: u.disk.checkpointBytes + u.disk.storageBytes + u.disk.scratchBytes + u.disk.volumeBytes + u.disk.driveBytes + u.disk.archiveBytes,
     wakes: u.wakes.count, failures: u.wakes.failures, perHour: u.wakes.count / Math.max(hours, 1), // of a shorter time, nobody knows a rate
     p99: u.wakes.p99Us, feed: u,
   };

@@ -257,6 +257,7 @@ function Facts({ known: { sandbox, usage } }: { known: Known }): VNode {
   const disk = usage.disk;
   if (disk.checkpointBytes) facts.push(["Checkpoint", bytes(disk.checkpointBytes)]);
   if (disk.volumeBytes) facts.push(["Volumes", bytes(disk.volumeBytes)]);
+  if (disk.storageLimitBytes) facts.push(["Files on disk", <>{bytes(disk.storageBytes)} <span class="quiet">of {bytes(disk.storageLimitBytes)}</span></>]);
   if (disk.scratchBytes) facts.push(["Ephemeral volumes", bytes(disk.scratchBytes)]);
   if (disk.archiveBytes) facts.push(["Archive", bytes(disk.archiveBytes)]);
   facts.push(["Processor", <>{usage.processor.seconds.toFixed(1)} s <span class="quiet">since {clock(usage.countedSince)}; {usage.processor.limit} at a time</span></>]);
