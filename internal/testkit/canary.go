@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/client"
 )
 
@@ -65,13 +66,14 @@ const (
 //go:embed canary.py
 var canaryScript []byte
 
-// Canary makes a canary of so many megabytes. A seed tells it from others.
-func (p *Platform) Canary(ctx context.Context, name, seed string, megabytes int) (*Canary, error) {
+// Canary makes a canary of so many megabytes. A seed tells it from others. With storage, its
+// files are on disk.
+func (p *Platform) Canary(ctx context.Context, name, seed string, megabytes int, storage doze.Megabytes) (*Canary, error) {
 	c, err := p.Client()
 	if err != nil {
 		return nil, err
 	}
-	sb, agent, err := Create(ctx, c, name, canaryMemory)
+	sb, agent, err := Make(ctx, c, name, doze.Runtime{Memory: canaryMemory, Storage: storage})
 	if err != nil {
 		return nil, err
 	}

@@ -21,10 +21,12 @@ import (
 
 // Create makes a sandbox with so much memory, and returns it with a client of its agent.
 func Create(ctx context.Context, c *client.Client, name string, memory doze.Megabytes) (doze.Sandbox, *client.Agent, error) {
-	sb, err := c.Create(ctx, doze.Sandbox{
-		Metadata: doze.Metadata{Name: name},
-		Spec:     doze.SandboxSpec{Runtime: doze.Runtime{Memory: memory}},
-	}, false)
+	return Make(ctx, c, name, doze.Runtime{Memory: memory})
+}
+
+// Make is Create for any machine.
+func Make(ctx context.Context, c *client.Client, name string, r doze.Runtime) (doze.Sandbox, *client.Agent, error) {
+	sb, err := c.Create(ctx, doze.Sandbox{Metadata: doze.Metadata{Name: name}, Spec: doze.SandboxSpec{Runtime: r}}, false)
 	if err != nil {
 		return sb, nil, err
 	}

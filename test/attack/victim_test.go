@@ -70,7 +70,7 @@ func suffer(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 	p := &testkit.Platform{Address: v.Address, Key: v.Key}
 	var err error
-	if v.canary, err = p.Canary(ctx, "victim", "victim", megabytes); err != nil {
+	if v.canary, err = p.Canary(ctx, "victim", "victim", megabytes, 0); err != nil {
 		return err
 	}
 	defer v.canary.Close()

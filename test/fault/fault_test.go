@@ -439,7 +439,7 @@ func (w *world) settle(t *testing.T) (release func()) {
 		w.revive(t)
 		w.made++
 		name := fmt.Sprintf("canary-%d", w.made)
-		k, err := w.Canary(t.Context(), name, name, megabytes)
+		k, err := w.Canary(t.Context(), name, name, megabytes, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

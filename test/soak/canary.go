@@ -32,6 +32,10 @@ type canary struct {
 // canaryName is of those that are there from the beginning.
 const canaryName = "canary-%d"
 
+// filesOnDisk is how much the files of every other canary may take on disk. Those of the
+// others are in memory.
+const filesOnDisk doze.Megabytes = 64
+
 // clockMax is how far the clock of a sandbox that just woke may be off.
 const clockMax = 50 * time.Millisecond
 
@@ -45,7 +49,8 @@ func (k *canary) begin(ctx context.Context) error {
 	k.begun++
 	name := fmt.Sprintf(canaryName, k.index)
 	sizes := []int{max(1, k.r.megabytes/3), k.r.megabytes, 2 * k.r.megabytes}
-	made, err := k.r.p.Canary(ctx, name, fmt.Sprintf("%s-%d-%d", name, k.begun, k.r.seed), sizes[k.index%len(sizes)])
+	storage := []doze.Megabytes{0, filesOnDisk}
+	made, err := k.r.p.Canary(ctx, name, fmt.Sprintf("%s-%d-%d", name, k.begun, k.r.seed), sizes[k.index%len(sizes)], storage[k.index%len(storage)])
 	if err == nil {
 		k.adopt(made)
 	}
