@@ -125,6 +125,7 @@ var checks = []struct {
 	{"our binaries", binaries, nil, sandboxes},
 	{"memory", memory, nil, sandboxes},
 	{"disk", disk, nil, sandboxes},
+	{"files on disk", filesOnDisk, nil, sandboxes},
 	{"volumes", volumes, nil, sandboxes},
 	{"open files", openFiles, nil, always},
 	{"memory maps", memoryMaps, &Setting{mapsFile, strconv.Itoa(mapsWanted)}, sandboxes},
@@ -419,14 +420,19 @@ func memory(Host) (Verdict, string, string) {
 	return Fine, gib(total), ""
 }
 
-func disk(h Host) (Verdict, string, string) {
+// fileSystem is that of the data directory, or where it will be.
+func fileSystem(h Host) (st unix.Statfs_t, err error) {
 	dir := h.Data
-	var st unix.Statfs_t
-	err := unix.Statfs(dir, &st)
+	err = unix.Statfs(dir, &st)
 	for errors.Is(err, unix.ENOENT) && dir != filepath.Dir(dir) {
 		dir = filepath.Dir(dir)
 		err = unix.Statfs(dir, &st)
 	}
+	return st, err
+}
+
+func disk(h Host) (Verdict, string, string) {
+	st, err := fileSystem(h)
 	if err != nil {
 		return Missing, err.Error(), "choose a data directory that can be read"
 	}
@@ -438,6 +444,18 @@ func disk(h Host) (Verdict, string, string) {
 		return Advice, gib(free) + " free for " + h.Data, "a sleeping sandbox takes as much disk as it used memory; the platform images take 1 GiB"
 	}
 	return Fine, gib(free) + " free for " + h.Data, ""
+}
+
+// filesOnDisk says what a checkpoint costs of a sandbox that has its files on disk.
+func filesOnDisk(h Host) (Verdict, string, string) {
+	st, err := fileSystem(h)
+	if err != nil {
+		return Advice, err.Error(), "choose a data directory that can be read"
+	}
+	if st.Type == unix.XFS_SUPER_MAGIC || st.Type == unix.BTRFS_SUPER_MAGIC {
+		return Fine, "checkpoints of sandboxes with storage share the blocks of their files", ""
+	}
+	return Fine, "checkpoints of sandboxes with storage copy their files. With --data on XFS or Btrfs, they would share blocks", ""
 }
 
 func openFiles(Host) (Verdict, string, string) {
