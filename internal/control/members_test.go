@@ -28,6 +28,7 @@ var runtimeMembers = map[string]struct {
 	"Memory":    {body: `"memory":2048`, orders: []string{"Memory"}, replaces: true, snapshot: true},
 	"Ports":     {body: `"ports":[{"target":8080}]`, without: "a caller reaches every port", snapshot: true},
 	"Grace":     {body: `"terminationGracePeriodSeconds":5`, orders: []string{"Grace"}},
+	"Storage":   {body: `"storage":1024`, orders: []string{"Storage"}, snapshot: true}, // fixed at the start
 	"TTL":       {body: `"ttl":"24h"`, without: "control ends the sandbox"},
 }
 
@@ -97,7 +98,7 @@ func TestOrderIsComplete(t *testing.T) {
 	p := planetest.Start(t, false)
 	planetest.Want[any](p, 200, "POST", "/volumes", planetest.Named("v"))
 	p.Create(`{"metadata":{"name":"a"},"spec":{"network":{"allowedDomains":["a.example"]},"volumes":[{"name":"v","mountPath":"/v"}],` +
-		`"runtime":{"memory":2048,"envs":[{"name":"A","value":"b"}],"terminationGracePeriodSeconds":5,"extraArgs":{"containers":"enabled","entrypoint":"disabled","iptables":"enabled","tun":"enabled"}}}}`)
+		`"runtime":{"memory":2048,"storage":1024,"envs":[{"name":"A","value":"b"}],"terminationGracePeriodSeconds":5,"extraArgs":{"containers":"enabled","entrypoint":"disabled","iptables":"enabled","tun":"enabled"}}}}`)
 	p.Node.Mu.Lock()
 	defer p.Node.Mu.Unlock()
 	order := reflect.ValueOf(p.Node.Creates[0])
