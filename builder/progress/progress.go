@@ -498,7 +498,11 @@ func (r *Recorder) message(f *buildapi.Failure) string {
 	case buildapi.FailedOutput:
 		return where + ErrOutput.Error()
 	case buildapi.FailedDisk:
-		return where + "the disk of the builder is full; make the build smaller, or have the operator raise --build-disk-mb"
+		const full = "the disk of the builder is full; make the build smaller, or have the operator raise --build-disk-mb"
+		if f.Code != 0 && f.Name != "" { // it may have failed for another reason
+			return fmt.Sprintf("%s%s: exit code %d, and %s%s", where, f.Name, f.Code, full, taken(f.Tail))
+		}
+		return where + full
 	case buildapi.FailedCanceled:
 		return "the build was canceled"
 	case buildapi.FailedDockerfile, buildapi.FailedBase:

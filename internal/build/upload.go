@@ -229,6 +229,9 @@ func (s *Server) receive(r *http.Request, id string) (size int64, err error) {
 	case size > doze.BuildContextMax:
 		return 0, tooLarge
 	}
+	if size == 0 {
+		return 0, doze.Errorf(doze.Invalid, "the body is empty: send the files as a zip, tar or tar.gz")
+	}
 	head := make([]byte, min(size, headMax))
 	if _, err := f.ReadAt(head, 0); err != nil {
 		return 0, err

@@ -26,6 +26,7 @@ var configFields = map[string]struct {
 	"Args":       {later: true}, // of tests
 	"Memory":     {snapshot: true},
 	"CPUs":       {snapshot: true},
+	"Disk":       {snapshot: true},
 	"Link":       {later: true}, // of a lease
 	"Volumes":    {later: true}, // as they are mounted
 	"IPTables":   {},            // of the order, which has them from the same sandbox or from its heir
@@ -48,6 +49,7 @@ var orderFields = map[string]struct {
 	"Image":        {later: []string{"Root", "Env"}},
 	"Login":        {without: "the node pulls the image with it"},
 	"Memory":       {config: []string{"Memory", "CPUs"}},
+	"Storage":      {config: []string{"Disk"}},
 	"Env":          {without: "the agent gets it when it is identified"},
 	"Grace":        {without: "the node waits for it when a sandbox ends"},
 	"IPTables":     {config: []string{"IPTables"}},
