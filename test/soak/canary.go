@@ -183,7 +183,8 @@ const reportPatience = 3 * time.Second
 // without a checkpoint is replaced by another one.
 func (k *canary) failed(ctx context.Context, err error) {
 	before := k.r.epoch.Load()
-	status, over := k.status(ctx), false
+	status := k.status(ctx)
+	var over bool
 	for end := time.Now().Add(reportPatience); ; status = k.status(ctx) {
 		over = status == doze.Failed.Status() || status == doze.Terminated.Status() || status == gone // a cut ended its start
 		if over || time.Now().After(end) || ctx.Err() != nil || k.r.down(before) {
