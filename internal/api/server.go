@@ -297,8 +297,8 @@ func Caller(ctx context.Context) access.Caller {
 	return c
 }
 
-// Operator is an error for a caller who does not operate the platform. Admins of its first
-// workspace do.
+// Operator returns an error if the caller does not operate the platform. Admins of its first
+// workspace operate it.
 func Operator(ctx context.Context, first string) error {
 	if Caller(ctx).Operates(first) {
 		return nil

@@ -313,7 +313,7 @@ func (p *Proxy) Probe(ctx context.Context) error {
 
 // Error is why the proxy carries nothing to a destination.
 type Error struct {
-	Why       string // for who wanted to go there
+	Why       string // what the sandbox may read that asked for the connection
 	Ours      bool   // the fault is the proxy's, or our credentials': every destination has it
 	Unreached bool   // the destination does not answer the proxy
 	Err       error

@@ -1,7 +1,6 @@
 package settings
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -17,16 +16,17 @@ const addressMax = 4 << 10
 
 // readDatabase fills in the address that is in a file of its own.
 func (s *Settings) readDatabase() error {
-	if s.DatabaseFile != "" && s.Database != "" {
-		return errors.New("database and databaseFile: give one of them")
-	}
-	return readSecret(&s.Database, s.DatabaseFile, "the address of a database")
+	return readSecret(&s.Database, s.DatabaseFile, "database", "the address of a database")
 }
 
-// readSecret fills in what is in a file of its own, if there is one, and what it holds.
-func readSecret(to *string, file, what string) error {
+// readSecret fills in the setting of a name that is in a file of its own, if there is one.
+// What says what the file holds.
+func readSecret(to *string, file, name, what string) error {
 	if file == "" {
 		return nil
+	}
+	if *to != "" {
+		return fmt.Errorf("%s and %sFile: give one of them", name, name)
 	}
 	f, err := os.Open(file)
 	if err != nil {

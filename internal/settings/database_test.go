@@ -9,17 +9,41 @@ import (
 	"testing"
 )
 
+// secretCase is a way to give a setting that may have the password hunter2.
+type secretCase struct {
+	args []string
+	env  string
+	want string // the setting, or a part of the error
+	bad  bool
+}
+
+// load loads the settings of the case, with what it has for the environment in a variable.
+// It reports whether they must be right. The password is in no error, and is never shown.
+func (c secretCase) load(t *testing.T, variable string) (got Settings, ok bool) {
+	t.Helper()
+	if c.env != "" {
+		t.Setenv(variable, c.env)
+	}
+	got, _, err := load(c.args)
+	if err == nil {
+		err = got.Validate()
+	}
+	if (err != nil) != c.bad || c.bad && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2")) {
+		t.Errorf("%v", err)
+	}
+	var shown bytes.Buffer
+	if err := json.NewEncoder(&shown).Encode(got.Shown()); err != nil || strings.Contains(shown.String(), "hunter2") {
+		t.Errorf("%v, %s", err, &shown)
+	}
+	return got, !c.bad
+}
+
 func TestDatabaseSettings(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "database")
 	if err := os.WriteFile(file, []byte("postgres://u:hunter2@h/db\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, c := range map[string]struct {
-		args []string
-		env  string
-		want string // the database, or a part of the error
-		bad  bool
-	}{
+	for name, c := range map[string]secretCase{
 		"none":                 {},
 		"flag":                 {args: []string{"--database", "postgres://u@h/db"}, want: "postgres://u@h/db"},
 		"environment":          {env: "postgres://u:hunter2@h/db", want: "postgres://u:hunter2@h/db"},
@@ -32,22 +56,8 @@ func TestDatabaseSettings(t *testing.T) {
 		"odd address":          {env: "postgres://u:hunter2#@h/db", want: "postgres://USER@HOST", bad: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if c.env != "" {
-				t.Setenv("DOZED_DATABASE", c.env)
-			}
-			got, _, err := load(c.args)
-			if err == nil {
-				err = got.Validate()
-			}
-			if (err != nil) != c.bad || c.bad && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2")) {
-				t.Errorf("%v", err)
-			}
-			if !c.bad && got.Database != c.want {
+			if got, ok := c.load(t, "DOZED_DATABASE"); ok && got.Database != c.want {
 				t.Errorf("it is %q", got.Database)
-			}
-			var shown bytes.Buffer
-			if err := json.NewEncoder(&shown).Encode(got.Shown()); err != nil || strings.Contains(shown.String(), "hunter2") {
-				t.Errorf("%v, %s", err, &shown)
 			}
 		})
 	}

@@ -1,7 +1,6 @@
 package settings
 
 import (
-	"errors"
 	"net/url"
 
 	"github.com/dozehq/doze"
@@ -12,10 +11,7 @@ import (
 
 // readProxy fills in the URL that is in a file of its own.
 func (s *Settings) readProxy() error {
-	if s.UpstreamFile != "" && s.UpstreamProxy != "" {
-		return errors.New("upstreamProxy and upstreamProxyFile: give one of them")
-	}
-	return readSecret(&s.UpstreamProxy, s.UpstreamFile, "the URL of a proxy")
+	return readSecret(&s.UpstreamProxy, s.UpstreamFile, "upstreamProxy", "the URL of a proxy")
 }
 
 // checkProxy adds what is wrong with the proxy, and what cannot pass it.

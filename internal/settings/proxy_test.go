@@ -1,11 +1,8 @@
 package settings
 
 import (
-	"bytes"
-	"encoding/json"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -14,12 +11,7 @@ func TestProxySettings(t *testing.T) {
 	if err := os.WriteFile(file, []byte("http://u:hunter2@h:3128\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, c := range map[string]struct {
-		args []string
-		env  string
-		want string // the proxy, or a part of the error
-		bad  bool
-	}{
+	for name, c := range map[string]secretCase{
 		"none":                 {},
 		"flag":                 {args: []string{"--upstream-proxy", "http://u@h:3128"}, want: "http://u@h:3128"},
 		"environment":          {env: "http://u:hunter2@h", want: "http://u:hunter2@h"},
@@ -34,22 +26,8 @@ func TestProxySettings(t *testing.T) {
 		"dedicated addresses":  {args: []string{"--upstream-proxy", "http://h", "--egress-pool", "203.0.113.1", "--egress-interface", "lo"}, want: "address of the proxy", bad: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if c.env != "" {
-				t.Setenv("DOZED_UPSTREAM_PROXY", c.env)
-			}
-			got, _, err := load(c.args)
-			if err == nil {
-				err = got.Validate()
-			}
-			if (err != nil) != c.bad || c.bad && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2")) {
-				t.Errorf("%v", err)
-			}
-			if !c.bad && (got.UpstreamProxy != c.want || (got.Proxy() != nil) != (c.want != "")) {
+			if got, ok := c.load(t, "DOZED_UPSTREAM_PROXY"); ok && (got.UpstreamProxy != c.want || (got.Proxy() != nil) != (c.want != "")) {
 				t.Errorf("it is %q, %v", got.UpstreamProxy, got.Proxy())
-			}
-			var shown bytes.Buffer
-			if err := json.NewEncoder(&shown).Encode(got.Shown()); err != nil || strings.Contains(shown.String(), "hunter2") {
-				t.Errorf("%v, %s", err, &shown)
 			}
 		})
 	}

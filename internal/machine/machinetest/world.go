@@ -67,8 +67,8 @@ type Clock struct {
 // are JSON.
 var calls = map[string]func(World, url.Values) (any, error){
 	"/count":    func(w World, _ url.Values) (any, error) { return w.Count(), nil },
-	"/alloc":    func(w World, q url.Values) (any, error) { return nil, w.Alloc(number(q, "mb")) },
-	"/change":   func(w World, q url.Values) (any, error) { return nil, w.Change(number(q, "from"), number(q, "mb")) },
+	"/alloc":    func(w World, q url.Values) (any, error) { return nil, w.Alloc(Number(q, "mb")) },
+	"/change":   func(w World, q url.Values) (any, error) { return nil, w.Change(Number(q, "from"), Number(q, "mb")) },
 	"/sum":      func(w World, _ url.Values) (any, error) { return w.Sum(), nil },
 	"/time":     func(w World, _ url.Values) (any, error) { return Clock{time.Now().Round(0), w.Uptime()}, nil },
 	"/random":   func(w World, _ url.Values) (any, error) { return w.Random(), nil },
@@ -76,17 +76,17 @@ var calls = map[string]func(World, url.Values) (any, error){
 	"/read":     func(w World, q url.Values) (any, error) { return w.ReadFile(q.Get("name")) },
 	"/env":      func(w World, _ url.Values) (any, error) { return w.Env(), nil },
 	"/hostname": func(w World, _ url.Values) (any, error) { return w.Hostname() },
-	"/spawn":    func(w World, q url.Values) (any, error) { return nil, w.Spawn(number(q, "n")) },
+	"/spawn":    func(w World, q url.Values) (any, error) { return nil, w.Spawn(Number(q, "n")) },
 	"/children": func(w World, _ url.Values) (any, error) { return w.Children(), nil },
 	"/reap":     func(w World, _ url.Values) (any, error) { w.Reap(); return nil, nil },
 	"/timer":    func(w World, q url.Values) (any, error) { w.Timer(millis(q)); return nil, nil },
 	"/fired":    func(w World, _ url.Values) (any, error) { return w.Fired(), nil },
 	"/hold":     func(w World, q url.Values) (any, error) { return nil, w.Hold(q.Get("text")) },
 	"/held":     func(w World, _ url.Values) (any, error) { return w.Held() },
-	"/eat":      func(w World, q url.Values) (any, error) { return w.Eat(number(q, "mb")) },
-	"/spin":     func(w World, q url.Values) (any, error) { w.Spin(number(q, "n"), millis(q)); return nil, nil },
+	"/eat":      func(w World, q url.Values) (any, error) { return w.Eat(Number(q, "mb")) },
+	"/spin":     func(w World, q url.Values) (any, error) { w.Spin(Number(q, "n"), millis(q)); return nil, nil },
 	"/print":    func(w World, q url.Values) (any, error) { w.Print(q.Get("text")); return nil, nil },
-	"/blob":     func(_ World, q url.Values) (any, error) { return strings.Repeat("doze", number(q, "kb")<<8), nil },
+	"/blob":     func(_ World, q url.Values) (any, error) { return strings.Repeat("doze", Number(q, "kb")<<8), nil },
 	"/exit":     func(w World, _ url.Values) (any, error) { w.Exit(); return nil, nil },
 }
 
@@ -99,19 +99,25 @@ func Handler(w World) http.Handler {
 			return
 		}
 		out, err := call(w, r.URL.Query())
-		if err != nil {
-			rw.WriteHeader(http.StatusInternalServerError)
-			out = err.Error()
-		}
-		_ = json.NewEncoder(rw).Encode(out) // the suite notices
+		Reply(rw, out, err)
 	})
 }
 
-func number(q url.Values, name string) int {
+// Reply answers a call to a guest in JSON, with what came of it.
+func Reply(rw http.ResponseWriter, out any, err error) {
+	if err != nil {
+		rw.WriteHeader(http.StatusInternalServerError)
+		out = err.Error()
+	}
+	_ = json.NewEncoder(rw).Encode(out) // the suite notices
+}
+
+// Number is a parameter of such a call.
+func Number(q url.Values, name string) int {
 	n, _ := strconv.Atoi(q.Get(name)) // the suite sends numbers
 	return n
 }
 
 func millis(q url.Values) time.Duration {
-	return time.Duration(number(q, "ms")) * time.Millisecond
+	return time.Duration(Number(q, "ms")) * time.Millisecond
 }

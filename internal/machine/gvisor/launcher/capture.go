@@ -190,20 +190,23 @@ func (s *sandbox) copyDisk(ctx context.Context, dir string) ([]checkpoint.File, 
 	if err != nil {
 		return nil, err
 	}
-	type result struct {
-		file checkpoint.File
-		err  error
+	var file checkpoint.File
+	if err := s.apart(work, func() (err error) { file, err = d.Take(work); return err }); err != nil {
+		return nil, err // file may still be written to
 	}
-	ended := make(chan result, 1)
-	s.copying.Go(func() {
-		file, err := d.Take(work)
-		ended <- result{file, err}
-	})
+	return []checkpoint.File{file}, nil
+}
+
+// apart does something that the next copy waits for. When ctx ends, apart returns at once,
+// and what it began goes on.
+func (s *sandbox) apart(ctx context.Context, do func() error) error {
+	ended := make(chan error, 1)
+	s.copying.Go(func() { ended <- do() })
 	select {
-	case r := <-ended:
-		return []checkpoint.File{r.file}, r.err
-	case <-work.Done():
-		return nil, context.Cause(work)
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 

@@ -73,24 +73,15 @@ func (s *sandbox) precopy(ctx context.Context, what gvisor.Precopy) (made gvisor
 // runs. The copy of the disk has less to write then, and the machine stands still for less
 // time. The kernel does not end that early, so it goes on when ctx ends.
 func (s *sandbox) writeDisk(ctx context.Context) error {
-	s.mu.Lock()
-	c := s.container
-	s.mu.Unlock()
-	if c == nil {
-		return fmt.Errorf("%s: %w", s.id, errGone)
+	c, err := s.engine()
+	if err != nil {
+		return err
 	}
 	live := c.Spec.Annotations[patch.DiskAnnotation]
 	if live == "" {
 		return nil
 	}
-	written := make(chan error, 1)
-	s.copying.Go(func() { written <- background(func() error { return checkpoint.WriteDisk(live) }) })
-	select {
-	case err := <-written:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return s.apart(ctx, func() error { return background(func() error { return checkpoint.WriteDisk(live) }) })
 }
 
 // ahead does what the engine can do for the next checkpoint while its guest runs. It tells

@@ -406,13 +406,21 @@ func (s *sandbox) begun(ctx context.Context, err error) error {
 
 // loaded waits without mu: a machine can go back to sleep meanwhile.
 func (s *sandbox) loaded(ctx context.Context) error {
-	s.mu.Lock()
-	c := s.container
-	s.mu.Unlock()
-	if c == nil {
-		return fmt.Errorf("%s: %w", s.id, errGone)
+	c, err := s.engine()
+	if err != nil {
+		return err
 	}
 	return hostproc.Watch(ctx, gvisor.LimitCheckpoint, s.shoot, c.WaitRestore)
+}
+
+// engine returns the engine of a machine that has one, for callers without mu.
+func (s *sandbox) engine() (*container.Container, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.container == nil {
+		return nil, fmt.Errorf("%s: %w", s.id, errGone)
+	}
+	return s.container, nil
 }
 
 // archive writes the layer above the root file system. If it cannot, no file is

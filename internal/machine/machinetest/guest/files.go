@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"hash/crc32"
 	"io"
@@ -14,23 +13,25 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/dozehq/doze/internal/machine/machinetest"
 )
 
 // fileCalls are what the guest does with files, besides what all worlds can do. Each answers
 // in JSON, and how long it took is in the header.
 var fileCalls = map[string]func(url.Values) (any, error){
 	"/grow": func(q url.Values) (any, error) {
-		return nil, grow(q.Get("name"), integer(q, "mb"), uint64(integer(q, "seed")))
+		return nil, grow(q.Get("name"), machinetest.Number(q, "mb"), uint64(machinetest.Number(q, "seed")))
 	},
 	"/change-file": func(q url.Values) (any, error) {
-		return nil, change(q.Get("name"), integer(q, "mb"), uint64(integer(q, "seed")))
+		return nil, change(q.Get("name"), machinetest.Number(q, "mb"), uint64(machinetest.Number(q, "seed")))
 	},
 	"/sumfile": func(q url.Values) (any, error) { return sum(q.Get("name")) },
-	"/tree":    func(q url.Values) (any, error) { return nil, tree(q.Get("dir"), integer(q, "n")) },
+	"/tree":    func(q url.Values) (any, error) { return nil, tree(q.Get("dir"), machinetest.Number(q, "n")) },
 	"/walk":    func(q url.Values) (any, error) { return walk(q.Get("dir")) },
 	"/remove":  func(q url.Values) (any, error) { return nil, os.RemoveAll(q.Get("name")) },
 	"/room":    func(q url.Values) (any, error) { return room(q.Get("name")) },
-	"/map":     func(q url.Values) (any, error) { return nil, mapped(q.Get("name"), integer(q, "mb")) },
+	"/map":     func(q url.Values) (any, error) { return nil, mapped(q.Get("name"), machinetest.Number(q, "mb")) },
 }
 
 // took is the header that says how long a call took, in nanoseconds.
@@ -47,17 +48,8 @@ func withFiles(other http.Handler) http.Handler {
 		began := time.Now()
 		out, err := call(r.URL.Query())
 		rw.Header().Set(took, strconv.FormatInt(int64(time.Since(began)), 10))
-		if err != nil {
-			rw.WriteHeader(http.StatusInternalServerError)
-			out = err.Error()
-		}
-		_ = json.NewEncoder(rw).Encode(out) // the suite notices
+		machinetest.Reply(rw, out, err)
 	})
-}
-
-func integer(q url.Values, name string) int {
-	n, _ := strconv.Atoi(q.Get(name)) // the suite sends numbers
-	return n
 }
 
 // block returns a megabyte that no other seed and number give.
