@@ -59,6 +59,7 @@ const (
 	Retire   // driver: the checkpoint that the machine woke from counts
 	Discard  // driver: it does not, and takes its space
 	Precopy  // launcher: the machine is awake, none of its memory was copied
+	Finish   // launcher: the machine is awake, its memory was not copied as it was in its checkpoint
 	Renew    // driver: the machine is awake, its new checkpoint is complete, the last one counts
 	Adopt    // driver: the launcher was not asked what lives there
 	Takeover // launcher: a machine of an earlier launcher was not looked at
@@ -76,7 +77,7 @@ var names = [count]string{
 	Ahead: "ahead", Group: "group", Bundle: "bundle", Engine: "engine", Join: "join", Link: "link",
 	Called: "called", Verify: "verify", Take: "take", Restore: "restore", Fill: "fill", Serve: "serve", Filled: "filled",
 	Woke: "woke", Loaded: "loaded", Unlimit: "unlimit", Retire: "retire", Discard: "discard",
-	Precopy: "precopy", Renew: "renew", Adopt: "adopt", Takeover: "takeover", Forget: "forget",
+	Precopy: "precopy", Finish: "finish", Renew: "renew", Adopt: "adopt", Takeover: "takeover", Forget: "forget",
 }
 
 func (s Point) String() string { return names[s] }

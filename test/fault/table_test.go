@@ -192,6 +192,8 @@ var rows = []row{
 	{at: failpoint.Precopy, on: used, harm: inUse, faults: any5, rewinds: true},
 	{at: failpoint.Make, on: used, harm: inUse, faults: any5, rewinds: true},
 	{at: failpoint.Copy, on: used, harm: inUse, faults: any5, rewinds: true},
+	{at: failpoint.Finish, on: used, harm: inUse, faults: any5, rewinds: true},
+	{at: failpoint.Index, on: used, harm: inUse, faults: any5, rewinds: true},
 	{at: failpoint.Publish, on: used, harm: inUse, faults: any5, rewinds: true},
 	{at: failpoint.Renew, on: used, harm: inUse, faults: any5, rewinds: true},
 

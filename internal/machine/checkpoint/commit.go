@@ -132,23 +132,17 @@ func Stop(c machine.Config) (bytes int64, left bool, err error) {
 	return allocated(info), true, err
 }
 
-// Precopied gives memory that was copied into [Making] of [Precopy] its name, and
-// returns how much of the disk its own layer takes. It replaces an older copy, whose
-// layers it may share.
-func Precopied(c machine.Config) (wrote int64, err error) {
+// Precopied gives memory that was copied into [Making] of [Precopy] its name. It replaces an
+// older copy, whose layers it may share.
+func Precopied(c machine.Config) error {
 	dir := Precopy(c)
-	own := filepath.Join(Making(dir), FilePages)
-	if err := durable.Sync(own); err != nil {
-		return 0, err
-	}
-	info, err := os.Lstat(own)
-	if err != nil {
-		return 0, err
+	if err := durable.Sync(filepath.Join(Making(dir), FilePages)); err != nil {
+		return err
 	}
 	if err := os.RemoveAll(dir); err != nil {
-		return 0, err
+		return err
 	}
-	return allocated(info), os.Rename(Making(dir), dir)
+	return os.Rename(Making(dir), dir)
 }
 
 // Cancel removes what was made of the checkpoint of dir.

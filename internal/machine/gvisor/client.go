@@ -25,6 +25,7 @@ var (
 	errTaken      = errors.New("the launcher has such a machine already")
 	errStill      = errors.New("the machine stands still")
 	errLate       = errors.New("what ended the checkpoint was meant for an earlier one")
+	errLost       = errors.New("the guest was faster than the copy")
 	errOld        = errors.New("the launcher is of a build that does not know this call")
 	errCut        = errors.New("the launcher ended before it answered")
 )
@@ -158,6 +159,8 @@ func (c *client) do(ctx context.Context, abandon func(*wire), method, path strin
 			return fmt.Errorf("%w: %s", errStill, f.Error)
 		case f.Late:
 			return fmt.Errorf("%w: %s", errLate, f.Error)
+		case f.Lost:
+			return fmt.Errorf("%w: %s", errLost, f.Error)
 		}
 		return errors.New(f.Error)
 	}

@@ -21,6 +21,7 @@ const (
 	PathPause      = "/pause"      // POST Target
 	PathResume     = "/resume"     // POST Target: Timed
 	PathCheckpoint = "/checkpoint" // POST Checkpoint: Made; until the caller closes its half of the connection
+	PathFinish     = "/finish"     // POST Target: Made; the rest of a checkpoint of a machine that runs on, until the caller closes its half of the connection
 	PathWatch      = "/watch"      // POST Target; the engine of a machine that is awake notes from now on which memory is touched
 	PathPrecopy    = "/precopy"    // POST Precopy: Made; until the caller closes its half of the connection
 	PathReclaim    = "/reclaim"    // POST Target: Reclaimed; moves the memory of a paused machine to swap, until the caller leaves
@@ -114,6 +115,9 @@ type Checkpoint struct {
 	// Counted says that the engine counted its memory a moment ago, for [Precopy]. An
 	// older launcher lets it count again.
 	Counted bool `json:"counted,omitempty"`
+	// Runs says that the machine is to go on as soon as it can. Then Made says whether its
+	// memory was copied. An older launcher copies it in this call.
+	Runs bool `json:"runs,omitempty"`
 }
 
 // Precopy asks for a copy of the memory of a machine while it runs: an index and
@@ -135,6 +139,9 @@ type Base struct {
 // Made says what a checkpoint or a copy wrote. An older launcher says nothing.
 type Made struct {
 	Files []checkpoint.File `json:"files"` // those whose checksums are known
+	// Runs says that the machine may go on, and that the call PathFinish is to follow soon: its
+	// memory is copied by that, as it is now.
+	Runs bool `json:"runs,omitempty"`
 }
 
 // Rename asks for another host name of a running machine.
@@ -170,6 +177,7 @@ type Failure struct {
 	Taken bool   `json:"taken"` // there is such a machine already
 	Still bool   `json:"still"` // it was not resumed, and stands still for sure
 	Late  bool   `json:"late"`  // what ended the checkpoint was meant for an earlier one
+	Lost  bool   `json:"lost"`  // the guest wrote to memory before it was copied
 }
 
 // Time limits of the calls. A call that takes longer is taken for hanging: the

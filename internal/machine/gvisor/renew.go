@@ -12,14 +12,6 @@ import (
 	"github.com/dozehq/doze/internal/machine/checkpoint"
 )
 
-const (
-	// precopies is how often memory is copied at most while the machine runs. Each time,
-	// what was written meanwhile is copied.
-	precopies = 3
-	// precopied is when another time is not worth it: so much is written in about 20 ms.
-	precopied = 16 << 20
-)
-
 // Precopy implements [machine.Machine].
 func (s *sandbox) Precopy(ctx context.Context) error {
 	if s.Tier() != machine.Awake {
@@ -29,21 +21,13 @@ func (s *sandbox) Precopy(ctx context.Context) error {
 		return fmt.Errorf("copy memory: %w", err)
 	}
 	s.dropAhead()
-	for range precopies {
-		if err := s.watch(ctx); err != nil && !errors.Is(err, errOld) {
-			return fmt.Errorf("watch memory: %w", err)
-		}
-		wrote, err := s.precopy(ctx)
-		if errors.Is(err, errOld) {
-			return nil // the launcher is older than that
-		}
-		if err != nil {
-			s.dropAhead()
-			return fmt.Errorf("copy memory: %w", err)
-		}
-		if wrote <= precopied {
-			break
-		}
+	if err := s.watch(ctx); err != nil && !errors.Is(err, errOld) {
+		return fmt.Errorf("watch memory: %w", err)
+	}
+	err := s.precopy(ctx)
+	if err != nil && !errors.Is(err, errOld) { // of a launcher that is older than that
+		s.dropAhead()
+		return fmt.Errorf("copy memory: %w", err)
 	}
 	return nil
 }
@@ -64,12 +48,11 @@ func (s *sandbox) watch(ctx context.Context) error {
 	return s.Resume(ctx)
 }
 
-// precopy copies the memory once, but for what the last copy has, and returns how many
-// bytes it wrote.
-func (s *sandbox) precopy(ctx context.Context) (wrote int64, err error) {
+// precopy copies the memory, but for what the last copy has.
+func (s *sandbox) precopy(ctx context.Context) (err error) {
 	dir := checkpoint.Precopy(s.config)
 	if err := checkpoint.Begin(dir); err != nil {
-		return 0, err
+		return err
 	}
 	defer func() {
 		if err != nil {
@@ -79,17 +62,17 @@ func (s *sandbox) precopy(ctx context.Context) (wrote int64, err error) {
 	var made Made
 	what := Precopy{ID: s.config.ID, Dir: checkpoint.Making(dir), Base: s.base()}
 	if err := s.engine.Load().halting(ctx, PathPrecopy, what, &made); err != nil {
-		return 0, err
+		return err
 	}
 	i := slices.IndexFunc(made.Files, func(f checkpoint.File) bool { return f.Name == checkpoint.FileIndex })
 	if i < 0 {
-		return 0, errors.New("the launcher made no index")
+		return errors.New("the launcher made no index")
 	}
-	if wrote, err = checkpoint.Precopied(s.config); err != nil {
-		return 0, err
+	if err := checkpoint.Precopied(s.config); err != nil {
+		return err
 	}
 	s.ahead = &Base{Dir: dir, Index: made.Files[i]}
-	return wrote, nil
+	return nil
 }
 
 // dropAhead removes what Precopy copied.

@@ -268,18 +268,24 @@ func stands(ctx context.Context, take func(context.Context) error) error { retur
 // there. When ctx ends it returns at once, and what is left to be removed is
 // removed in tasks: somebody waits for the machine.
 func (s *sandbox) write(ctx context.Context, dir string, still func(ctx context.Context, take func(context.Context) error) error) (err error) {
+	runs := s.Tier() == machine.Awake
 	for try := 1; ; try++ {
-		if err = s.writeOnce(ctx, dir, still); !errors.Is(err, errLate) || ctx.Err() != nil || try == lateTries {
+		err = s.writeOnce(ctx, dir, runs, still)
+		lost := errors.Is(err, errLost)
+		if !lost && !errors.Is(err, errLate) || ctx.Err() != nil || try == lateTries {
 			return err
 		}
 		slog.WarnContext(ctx, "a checkpoint is taken again", "sandbox", s.config.ID, "err", err)
+		runs = runs && !lost
 	}
 }
 
 // lateTries is how often a checkpoint is taken that a signal for an earlier one ended.
 const lateTries = 3
 
-func (s *sandbox) writeOnce(ctx context.Context, dir string, still func(ctx context.Context, take func(context.Context) error) error) (err error) {
+// writeOnce is write, once. Where the machine runs before and after, runs says that its
+// memory is copied after it went on.
+func (s *sandbox) writeOnce(ctx context.Context, dir string, runs bool, still func(ctx context.Context, take func(context.Context) error) error) (err error) {
 	if err := failpoint.Reach(failpoint.Make, s.config.ID); err != nil {
 		return err
 	}
@@ -307,11 +313,17 @@ func (s *sandbox) writeOnce(ctx context.Context, dir string, still func(ctx cont
 	what := Checkpoint{
 		ID: s.config.ID, Dir: checkpoint.Making(dir), Layers: true, Base: s.base(), Counted: s.ahead != nil,
 		Yields: dir == checkpoint.Dir(s.config), // a machine that is kept goes on when it is done
+		Runs:   runs,
 	}
 	if err := still(ctx, func(ctx context.Context) error {
 		return s.engine.Load().halting(ctx, PathCheckpoint, what, &made)
 	}); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
+	}
+	if made.Runs {
+		if err := s.engine.Load().halting(ctx, PathFinish, Target{ID: s.config.ID}, &made); err != nil {
+			return fmt.Errorf("checkpoint: copy memory: %w", err)
+		}
 	}
 	err = layout.Commit(ctx, &s.tasks, s.config, s.engine.Load().version, dir, made.Files...)
 	if ctx.Err() != nil && err != nil && s.present(context.WithoutCancel(ctx)) != nil {

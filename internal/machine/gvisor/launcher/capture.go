@@ -106,13 +106,19 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 	if err != nil {
 		return made, err
 	}
+	s.dropLeft(ctx)
 	s.still()
-	s.omitStill(ctx, c, what.Base)
+	held := s.omitStill(ctx, c, what)
 	if err := s.name(ctx, c, what); err != nil {
 		return made, errors.Join(err, c.close())
 	}
 	if err := failpoint.Reach(failpoint.Copy, s.id); err != nil {
 		return made, errors.Join(err, c.close())
+	}
+	if held != nil {
+		if left, err := s.leave(ctx, c, what, held); err != nil || left {
+			return gvisor.Made{Runs: left}, err
+		}
 	}
 	err = s.copyOut(ctx, c, what.Yields)
 	disk, lost := s.copyDisk(ctx, what.Dir)
@@ -130,6 +136,33 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 	s.took(ctx, c, what)
 	s.saved()
 	return made, nil
+}
+
+// leave leaves the memory of a checkpoint to finish, for which the guest need not stand
+// still. If it cannot, it reports false. Preconditions: mu is held.
+func (s *sandbox) leave(ctx context.Context, c *capture, what gvisor.Checkpoint, held []byte) (left bool, err error) {
+	pages := c.all()
+	if c.still {
+		if err := hostproc.Guard(c.sample); err != nil {
+			return false, errors.Join(err, c.close())
+		}
+	}
+	if len(c.named) == 0 {
+		return false, nil
+	}
+	if left, err = s.runOn(ctx, c, held); err != nil {
+		return false, errors.Join(err, c.close())
+	}
+	if !left {
+		return false, nil
+	}
+	u := &unfinished{c: c, what: what, pages: pages, watch: s.watches}
+	if u.disk, err = s.copyDisk(ctx, what.Dir); err != nil {
+		s.endAside(ctx)
+		return false, errors.Join(err, c.close())
+	}
+	s.leaveOver(u)
+	return true, nil
 }
 
 // share returns what a copy of memory in dir shares with an earlier one: nil, if it is
@@ -350,9 +383,12 @@ type capture struct {
 	clock bool  // it was found
 	err   error // guarded by mu
 
-	known  *seen        // the base, if it is known what was touched since then
-	still  bool         // nobody touches memory during the copy
-	unread atomic.Int64 // chunks that were left out
+	known   *seen         // the base, if it is known what was touched since then
+	still   bool          // nobody touched memory since then
+	unread  atomic.Int64  // chunks that were left out
+	aside   *aside        // nil if nobody touches memory during the copy, or it need not be right
+	claimed []atomic.Bool // by index of named, with aside
+	next    atomic.Int64  // of named, that nobody copies yet
 }
 
 // part is what the engine named of one chunk.
@@ -462,6 +498,9 @@ func (c *capture) close() (err error) {
 	if c.pages != nil {
 		err = errors.Join(err, c.pages.Close())
 	}
+	if c.aside != nil {
+		err = errors.Join(err, c.aside.close())
+	}
 	return err
 }
 
@@ -526,40 +565,46 @@ func (c *capture) copy(stop <-chan struct{}, yields bool) error {
 	if yields {
 		work = background
 	}
-	if c.still {
+	if c.still && c.aside == nil {
 		if err := work(c.sample); err != nil {
 			return err
 		}
 	}
-	var next atomic.Int64
-	var workers errgroup.Group
+	var workers, ready errgroup.Group
 	for range min(copiers, runtime.GOMAXPROCS(0)) {
-		workers.Go(func() error {
-			return work(func() error {
-				room := checkpoint.NewScratch()
-				defer room.Release()
-				for {
-					i := next.Add(1) - 1
-					if i >= int64(len(c.named)) {
-						return nil
-					}
-					select {
-					case <-stop:
-						return errStopped
-					default:
-					}
-					if err := c.write(c.named[i], room); err != nil {
-						next.Store(int64(len(c.named))) // the others end, too
-						return err
-					}
-				}
-			})
-		})
+		workers.Go(func() error { return work(func() error { return c.writeAll(stop) }) })
 	}
-	if err := workers.Wait(); err != nil {
+	done := make(chan struct{})
+	if c.aside != nil { // the guest waits for who empties slots
+		ready.Go(func() error { return hostproc.Guard(func() error { return c.writeFilled(done) }) })
+	}
+	err := workers.Wait()
+	close(done)
+	if err = errors.Join(err, ready.Wait()); err != nil {
 		return err
 	}
 	return c.pages.Finish()
+}
+
+// writeAll writes parts until there is none that nobody writes. Several may do so at a time.
+func (c *capture) writeAll(stop <-chan struct{}) error {
+	room := checkpoint.NewScratch()
+	defer room.Release()
+	for {
+		p, more := c.claim()
+		if !more {
+			return nil
+		}
+		select {
+		case <-stop:
+			return errStopped
+		default:
+		}
+		if err := c.write(p, room); err != nil {
+			c.next.Store(int64(len(c.named))) // the others end, too
+			return err
+		}
+	}
 }
 
 // write writes the part of a chunk that the engine named, unless it is on disk.
@@ -578,7 +623,7 @@ func (c *capture) write(named part, room *checkpoint.Scratch) error {
 }
 
 // filler returns what reads a part of a chunk.
-func (*capture) filler(named part) func(chunk []byte, start int64) error {
+func (c *capture) filler(named part) func(chunk []byte, start int64) error {
 	return func(chunk []byte, start int64) error {
 		for _, piece := range named.pieces {
 			at := piece.from.place(piece.at)
@@ -588,6 +633,9 @@ func (*capture) filler(named part) func(chunk []byte, start int64) error {
 			} else if err := readFull(piece.from.fd, into, piece.at.Start); err != nil {
 				return err
 			}
+		}
+		if c.aside != nil {
+			return c.aside.take(named, chunk, start)
 		}
 		return nil
 	}

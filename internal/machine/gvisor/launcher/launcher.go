@@ -428,6 +428,16 @@ func (l *Launcher) Precopy(ctx context.Context, p gvisor.Precopy) (made gvisor.M
 	return made, err
 }
 
+// Finish copies the memory of a machine that runs on, as it was when its checkpoint began,
+// until ctx ends.
+func (l *Launcher) Finish(ctx context.Context, t gvisor.Target) (made gvisor.Made, err error) {
+	err = l.with(t.ID, func(s *sandbox) error {
+		made, err = s.finish(ctx)
+		return err
+	})
+	return made, err
+}
+
 // Rename gives a running machine another host name.
 func (l *Launcher) Rename(ctx context.Context, r gvisor.Rename) error {
 	return l.with(r.ID, func(s *sandbox) error { return s.administer(ctx, []string{naming}, "-hostname", r.Hostname) })

@@ -57,6 +57,7 @@ func (s *sandbox) precopy(ctx context.Context, what gvisor.Precopy) (made gvisor
 	if made.Files, err = c.pages.Seal(what.Dir); err != nil {
 		return made, err
 	}
+	s.makeRoom(ctx)
 	hash, err := indexHash(what.Dir)
 	if err != nil {
 		return made, err
@@ -93,6 +94,7 @@ func (s *sandbox) ahead(ctx context.Context, c *capture, base *gvisor.Base) (beg
 	if s.container == nil {
 		return none, fmt.Errorf("%s: %w", s.id, errGone)
 	}
+	s.dropLeft(ctx)
 	c.most = s.mostNamed()
 	if begun = none; s.fresh {
 		s.omit(c, base)

@@ -61,6 +61,9 @@ type sandbox struct {
 	watching bool                           // guarded by mu; its engine notes what is touched
 	watches  int                            // guarded by mu; how often it was to note that anew
 	fresh    bool                           // guarded by mu; for a copy that has not begun
+	left     *unfinished                    // guarded by mu; nil if no checkpoint is to be finished
+	room     *os.File                       // guarded by mu; for what a guest writes to in the next checkpoint, or nil
+	roomless *time.Timer                    // guarded by mu; gives room back
 }
 
 func (l *Launcher) newSandbox(id string) *sandbox {
@@ -511,6 +514,8 @@ func (s *sandbox) removeRunState() {
 	c := s.container
 	s.container = nil
 	s.closeLink()
+	s.dropLeft(context.Background())
+	s.dropRoom()
 	s.hangUp()
 	s.mu.Unlock()
 	s.l.scrub(c, s.id)

@@ -71,6 +71,7 @@ func (l *Launcher) handler() http.Handler {
 		post(mux, path, func(ctx context.Context, t gvisor.Target) error { return do(ctx, t.ID) })
 	}
 	ask(mux, gvisor.PathCheckpoint, l.Checkpoint)
+	ask(mux, gvisor.PathFinish, l.Finish)
 	ask(mux, gvisor.PathPrecopy, l.Precopy)
 	ask(mux, gvisor.PathStats, func(ctx context.Context, t gvisor.Target) (gvisor.Stats, error) { return l.Stats(ctx, t.ID) })
 	ask(mux, gvisor.PathReclaim, func(ctx context.Context, t gvisor.Target) (gvisor.Reclaimed, error) { return l.Reclaim(ctx, t.ID) })
@@ -125,7 +126,7 @@ func answer(w http.ResponseWriter, v any, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {
 		w.WriteHeader(http.StatusInternalServerError)
-		v = gvisor.Failure{Error: err.Error(), Gone: errors.Is(err, errGone), Taken: errors.Is(err, errTaken), Still: errors.Is(err, errStill), Late: errors.Is(err, errLate)}
+		v = gvisor.Failure{Error: err.Error(), Gone: errors.Is(err, errGone), Taken: errors.Is(err, errTaken), Still: errors.Is(err, errStill), Late: errors.Is(err, errLate), Lost: errors.Is(err, errLost)}
 	}
 	_ = json.NewEncoder(w).Encode(v) // the caller went away: nobody is left to tell
 }

@@ -54,8 +54,8 @@ const (
 type watchOpts struct{ Ahead, Begin, Load bool }
 
 type watched struct {
-	Known bool
-	Bits  []byte
+	Known      bool
+	Bits, Held []byte
 }
 
 // seen is a copy of the memory of a machine whose engine is watched since then, or longer.
@@ -140,11 +140,18 @@ func (s *sandbox) watchAnew(ctx context.Context) error {
 // begin has the engine note anew what is touched. When ctx ends, it fails, and the engine
 // goes on to note what it did. Preconditions: mu is held, the machine is paused.
 func (s *sandbox) begin(ctx context.Context) error {
+	_, err := s.beginHeld(ctx)
+	return err
+}
+
+// beginHeld is begin, and returns a bit for each chunk that may be written to without a note.
+// There is none if that is not known.
+func (s *sandbox) beginHeld(ctx context.Context) ([]byte, error) {
 	heard := s.stops(ctx)
 	w, err := s.watch(ctx, watchOpts{Begin: true})
 	heard()
 	if err != nil && strings.Contains(err.Error(), patch.Stopped) {
-		return cmp.Or(context.Cause(ctx), errLate)
+		return nil, cmp.Or(context.Cause(ctx), errLate)
 	}
 	s.watches++
 	if s.watching = err == nil; !s.watching || !w.Known {
@@ -153,7 +160,7 @@ func (s *sandbox) begin(ctx context.Context) error {
 	for _, n := range s.seen {
 		n.since(w.Bits)
 	}
-	return err
+	return w.Held, err
 }
 
 // watch asks the engine. Preconditions: mu is held.
@@ -182,19 +189,30 @@ func (s *sandbox) omit(c *capture, base *gvisor.Base) {
 	}
 }
 
-// omitStill is omit until now, while the machine stands still.
-func (s *sandbox) omitStill(ctx context.Context, c *capture, base *gvisor.Base) {
-	if s.omit(c, base); c.known == nil {
-		return
+// omitStill is omit until now, while the machine stands still. For a machine that is to run
+// on, it begins a watch, and returns what beginHeld does.
+func (s *sandbox) omitStill(ctx context.Context, c *capture, what gvisor.Checkpoint) (held []byte) {
+	if what.Runs {
+		var err error
+		if held, err = s.beginHeld(ctx); err != nil && ctx.Err() == nil {
+			slog.WarnContext(ctx, "an engine does not watch its memory", "sandbox", s.id, "err", err)
+		}
+		s.omit(c, what.Base)
+		c.still = c.known != nil
+		return held
+	}
+	if s.omit(c, what.Base); c.known == nil {
+		return nil
 	}
 	w, err := s.watch(ctx, watchOpts{})
 	if err != nil || !w.Known {
 		slog.WarnContext(ctx, "an engine does not say which memory was touched", "sandbox", s.id, "err", err)
 		s.seen, c.known = nil, nil
-		return
+		return nil
 	}
 	c.known.since(w.Bits)
 	c.still = true
+	return nil
 }
 
 // took notes a checkpoint that was made while the machine stood still. A machine that

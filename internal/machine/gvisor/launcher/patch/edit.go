@@ -1,10 +1,36 @@
 package patch
 
+import "fmt"
+
 // watchShift says how much memory the changed gVisor notes at a time: [WatchUnit].
 const watchShift = "18"
 
 // WatchUnit is how much memory the method Usage.Watch has a bit for, in bytes.
 const WatchUnit = 1 << 18
+
+// The table of memory that is copied while the guest runs: see the method Usage.Aside. It has
+// words of 32 bits: one that is set when something was lost, one for each slot, and one for
+// each unit. The engine and the launcher change them, at any time.
+const (
+	// A slot is free, or is being filled, or has the unit of this number, from AsideUnit on.
+	AsideFree = iota
+	AsideFilling
+	AsideUnit
+)
+
+// States of a unit.
+const (
+	AsideDone    = iota // the launcher does not need it, or does no more
+	AsideWanted         // the launcher will read it: it must be as it was
+	AsideCopying        // the engine is about to copy it into a slot
+	AsideSlot           // it is in the slot of this number, from here on
+)
+
+// asideConstants are these in the engine.
+var asideConstants = fmt.Sprintf(`const (
+	asideFree, asideFilling, asideUnit                    = %d, %d, %d
+	asideDone, asideWanted, asideCopying, asideSlot uint32 = %d, %d, %d, %d
+)`, AsideFree, AsideFilling, AsideUnit, AsideDone, AsideWanted, AsideCopying, AsideSlot)
 
 // DiskAnnotation is the annotation of a spec that names the file of a disk.
 const DiskAnnotation = "dev.doze.disk"
@@ -107,6 +133,9 @@ func Watching() bool { return watched.Load() != nil }
 // Touch notes that memory may be written to from now on. It is called before the caller
 // has a mapping of it.
 func (f *MemoryFile) Touch(fr memmap.FileRange) {
+	if a := asideNow.Load(); a != nil && a.file == f {
+		a.preserve(fr)
+	}
 	if w := watched.Load(); w != nil && w.file == f {
 		w.add(fr)
 	}
@@ -123,23 +152,35 @@ func (f *MemoryFile) Watch() { watched.Store(&units{file: f}) }
 // the lowest bit. It reports false if that is not known.
 func (f *MemoryFile) Touched() ([]byte, bool) {
 	w := watched.Load()
-	if w == nil || w.file != f || w.behind.Load() || held.behind.Load() {
+	if w == nil || w.file != f {
 		return nil, false
 	}
-	var bits []byte
+	return f.bits(w, &held)
+}
+
+// Held returns what is held, likewise.
+func (f *MemoryFile) Held() ([]byte, bool) { return f.bits(&held) }
+
+// bits returns the bits of some notes together.
+func (f *MemoryFile) bits(some ...*units) (bits []byte, known bool) {
+	for _, u := range some {
+		if u.behind.Load() {
+			return nil, false
+		}
+	}
 	for i := range f.chunksLoad() {
 		if i >= watchChunks {
 			return nil, false
 		}
-		mine, theirs := w.chunks[i].Load(), held.chunks[i].Load()
-		for j := range chunkWords {
-			var word uint64
-			if mine != nil {
-				word = mine[j].Load()
+		var words [chunkWords]uint64
+		for _, u := range some {
+			if noted := u.chunks[i].Load(); noted != nil {
+				for j := range words {
+					words[j] |= noted[j].Load()
+				}
 			}
-			if theirs != nil {
-				word |= theirs[j].Load()
-			}
+		}
+		for _, word := range words {
 			bits = binary.LittleEndian.AppendUint64(bits, word)
 		}
 	}
@@ -166,6 +207,157 @@ func (u *units) add(fr memmap.FileRange) {
 			words[j].Or(bit)
 		}
 	}
+}
+`,
+	"pkg/sentry/pgalloc/aside.go": `package pgalloc
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"gvisor.dev/gvisor/pkg/sentry/memmap"
+)
+
+` + asideConstants + `
+
+const (
+	// asidePoll is the pause between looks at what another thread, or the launcher, does.
+	asidePoll = 50 * time.Microsecond
+	// asideWait bounds how long a writer waits for a free slot. After that, the copy is lost,
+	// and nobody waits for it any more.
+	asideWait = 100 * time.Millisecond
+)
+
+// aside is memory that the launcher copies while the guest runs. What it has not copied yet
+// is copied into a slot before somebody writes to it.
+type aside struct {
+	file *MemoryFile
+	room int // the file of the slots, each of WatchUnit
+
+	mu    sync.RWMutex // held by those who use the table
+	table []byte       // nil when all is over; guarded by mu
+	lost  *atomic.Uint32
+	slots []atomic.Uint32
+	units []atomic.Uint32
+	next  atomic.Uint32 // where to look for a free slot
+}
+
+// asideNow is nil if nothing is copied.
+var asideNow atomic.Pointer[aside]
+
+// asideRooms is room for a unit on its way to a slot.
+var asideRooms = sync.Pool{New: func() any { return new([WatchUnit]byte) }}
+
+// Aside begins to copy aside what a table wants. It takes the descriptor of the room. The
+// caller has seen to it that nobody has a mapping through which memory can be written to.
+func (f *MemoryFile) Aside(table, room int, slots, units uint32) error {
+	f.EndAside()
+	const word = 4
+	size := int(1+slots+units) * word
+	mapped, err := unix.Mmap(table, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		unix.Close(room)
+		return fmt.Errorf("map the table: %w", err)
+	}
+	words := unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(&mapped[0])), size/word)
+	asideNow.Store(&aside{file: f, room: room, table: mapped, lost: &words[0], slots: words[1 : 1+slots], units: words[1+slots:]})
+	return nil
+}
+
+// EndAside copies nothing aside from now on.
+func (f *MemoryFile) EndAside() {
+	a := asideNow.Swap(nil)
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	unix.Munmap(a.table)
+	unix.Close(a.room)
+	a.table = nil
+}
+
+// preserve returns when nobody needs to read what is in a range.
+func (a *aside) preserve(fr memmap.FileRange) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	if a.table == nil || fr.Length() == 0 || a.lost.Load() != 0 {
+		return
+	}
+	for unit := fr.Start >> watchShift; unit <= (fr.End-1)>>watchShift && unit < uint64(len(a.units)); unit++ {
+		state := &a.units[unit]
+		for now := state.Load(); now == asideWanted || now == asideCopying; now = state.Load() {
+			switch {
+			case now == asideCopying:
+				time.Sleep(asidePoll)
+			case state.CompareAndSwap(asideWanted, asideCopying):
+				slot, err := a.fill(unit)
+				if err != nil {
+					a.lost.Store(1)
+					state.Store(asideDone)
+					return
+				}
+				state.Store(asideSlot + slot)
+			}
+		}
+	}
+}
+
+// fill copies a unit into a slot.
+func (a *aside) fill(unit uint64) (slot uint32, err error) {
+	slot, err = a.slot()
+	if err != nil {
+		return slot, err
+	}
+	room := asideRooms.Get().(*[WatchUnit]byte)
+	defer asideRooms.Put(room)
+	if err := asideMove(unix.Pread, a.file.FD(), room[:], unit); err != nil {
+		return slot, err
+	}
+	if err := asideMove(unix.Pwrite, a.room, room[:], uint64(slot)); err != nil {
+		return slot, err
+	}
+	a.slots[slot].Store(asideUnit + uint32(unit))
+	return slot, nil
+}
+
+// slot takes a free slot.
+func (a *aside) slot() (uint32, error) {
+	for end := time.Now().Add(asideWait); ; time.Sleep(asidePoll) {
+		for range a.slots {
+			slot := a.next.Add(1) % uint32(len(a.slots))
+			if a.slots[slot].CompareAndSwap(asideFree, asideFilling) {
+				return slot, nil
+			}
+		}
+		if a.lost.Load() != 0 || time.Now().After(end) {
+			return 0, errors.New("no slot is free")
+		}
+	}
+}
+
+// asideMove reads or writes the unit of a number of a file.
+func asideMove(move func(fd int, p []byte, at int64) (int, error), fd int, p []byte, number uint64) error {
+	for at := int64(number) << watchShift; len(p) > 0; {
+		n, err := move(fd, p, at)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return err
+		case n == 0:
+			return io.ErrUnexpectedEOF
+		}
+		p, at = p[n:], at+int64(n)
+	}
+	return nil
 }
 `,
 	"pkg/sentry/mm/watch.go": `package mm
@@ -290,6 +482,7 @@ import (
 	"errors"
 
 	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
+	"gvisor.dev/gvisor/pkg/urpc"
 )
 
 // WatchOpts says what is to be known of memory.
@@ -309,6 +502,8 @@ type Watched struct {
 	Known bool
 	// Bits has a bit for each unit of memory.
 	Bits []byte
+	// Held has those that may be written to at any time. There are none if that is not known.
+	Held []byte
 }
 
 // Watch returns which memory was touched since the last time that it was to begin. The
@@ -326,10 +521,36 @@ func (u *Usage) Watch(opts *WatchOpts, out *Watched) error {
 		return errors.New("the kernel must be paused")
 	}
 	out.Bits, out.Known = u.Kernel.MemoryFile().Touched()
+	out.Held, _ = u.Kernel.MemoryFile().Held()
 	if opts.Begin {
 		return u.Kernel.WatchMemory()
 	}
 	return nil
+}
+
+// AsideOpts says what is copied while the guest runs. The files are the table and the room.
+type AsideOpts struct {
+	urpc.FilePayload
+	// Slots and Units are what the table has words for.
+	Slots, Units uint32
+}
+
+// Aside has what is copied be as it is now, until the next call without files. The kernel
+// must be paused, and a watch must have begun since it was.
+func (u *Usage) Aside(opts *AsideOpts, _ *struct{}) error {
+	f := u.Kernel.MemoryFile()
+	if len(opts.Files) == 0 {
+		f.EndAside()
+		return nil
+	}
+	if len(opts.Files) != 2 || !u.Kernel.IsPaused() || !pgalloc.Watching() {
+		return errors.New("two files are needed, and a paused kernel that is watched")
+	}
+	room, err := opts.ReleaseFD(1)
+	if err != nil {
+		return err
+	}
+	return f.Aside(int(opts.Files[0].Fd()), room.Release(), opts.Slots, opts.Units)
 }
 `,
 	"pkg/sentry/fsimpl/fuse/mmap.go": `package fuse
