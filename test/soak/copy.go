@@ -42,6 +42,10 @@ func (k *canary) copy(ctx context.Context, dice *rand.Rand) error {
 	}
 	k.Doubt() // the snapshot is of what it had then
 	k.r.count(func(c *counts) { c.snapshots++ })
+	if now := k.r.crashes.Load(); now%2 == 1 || now != k.crashes {
+		k.step(ctx) // the snapshot may be of what it went back to
+		return nil
+	}
 	if dice.IntN(2) == 0 {
 		return k.restore(ctx, c, n, dice)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -44,6 +45,7 @@ type options struct {
 	met                  func(counts) bool // if set, the run ends when it is true
 	seed                 uint64
 	sandboxes, megabytes int
+	logs                 string // directory to copy the logs to if something is wrong; empty: none
 }
 
 // counts is what a run ends with.
@@ -140,9 +142,27 @@ func soak(ctx context.Context, o options) (_ counts, err error) {
 		return r.counts, fmt.Errorf("%w\n%s", err, p.Tail())
 	}
 	if len(r.faults) > 0 {
-		return r.counts, errors.New(strings.Join(r.faults, "\n"))
+		return r.counts, errors.Join(errors.New(strings.Join(r.faults, "\n")), copyLogs(dir, o.logs))
 	}
 	return r.counts, nil
+}
+
+// copyLogs copies all logs below a directory, if somebody wants them.
+func copyLogs(from, to string) error {
+	if to == "" {
+		return nil
+	}
+	return filepath.WalkDir(from, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".log" {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		name := strings.ReplaceAll(strings.TrimPrefix(path, from+"/"), "/", "-")
+		return errors.Join(os.MkdirAll(to, 0o700), os.WriteFile(filepath.Join(to, name), raw, 0o600))
+	})
 }
 
 func (r *run) all(ctx context.Context) error {

@@ -26,19 +26,18 @@ import (
 // nobody can note it. Then the engine copies each chunk aside before somebody writes to it
 // for the first time: copy on write. The launcher reads the others where they are.
 //
-// For each chunk, the two agree by one word of a table that both have mapped. Who reads a
-// chunk reads first, and asks the table then whether it was still as it should be.
+// For each chunk, the two agree by one word of a table that both have mapped. The launcher
+// reads a chunk first. Then the table says whether it was still as it should be.
 //
 // A guest that is taken over can write to the table, and spoils its own copy by that. It
 // cannot keep the launcher waiting: see asideTime.
 
 const (
-	// slots is how many chunks there is room for that the guest was about to write to, and
-	// that the launcher has not taken yet: 64 MB. A guest that writes faster than the
-	// launcher waits.
+	// slots is how many chunks are aside at most: 64 MB. A guest that writes to more waits
+	// for the launcher.
 	slots = 256
-	// asideTime bounds how long the launcher waits for a chunk that the engine copies: it
-	// takes a tenth of a millisecond, and a busy host makes it longer.
+	// asideTime bounds how long the launcher waits for a chunk that the engine copies. It
+	// takes a tenth of a millisecond, and more on a busy host.
 	asideTime = 5 * time.Second
 	// asidePoll is the pause between looks at the table.
 	asidePoll = 50 * time.Microsecond
