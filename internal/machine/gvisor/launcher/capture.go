@@ -417,9 +417,9 @@ func (s source) place(r memmap.FileRange) checkpoint.Range {
 	return checkpoint.Range{At: int64(s.base + r.Start), Bytes: int64(r.Length())} //nolint:gosec // G115: Extend refuses what is negative
 }
 
-// newCapture opens the files of a checkpoint in a directory. It opens all of them
-// before the engine asks: gVisor panics when a file of a checkpoint cannot be opened,
-// and the memory would be lost. The base may be nil.
+// newCapture opens the files of a checkpoint in a directory, all of them before the
+// engine asks. gVisor panics when one cannot be opened, and the memory would be lost.
+// The base may be nil.
 func newCapture(dir string, base *checkpoint.Base, most uint64) (_ *capture, err error) {
 	c := &capture{most: most, files: map[string]*writer{}}
 	defer func() {
