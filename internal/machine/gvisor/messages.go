@@ -139,8 +139,8 @@ type Base struct {
 // Made says what a checkpoint or a copy wrote. An older launcher says nothing.
 type Made struct {
 	Files []checkpoint.File `json:"files"` // those whose checksums are known
-	// Runs says that the machine may go on, and that the call PathFinish is to follow soon: its
-	// memory is copied by that, as it is now.
+	// Runs says that the machine may go on. The call PathFinish is to follow soon. It copies the
+	// memory as it is now.
 	Runs bool `json:"runs,omitempty"`
 }
 

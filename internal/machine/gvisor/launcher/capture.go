@@ -418,7 +418,7 @@ func (s source) place(r memmap.FileRange) checkpoint.Range {
 }
 
 // newCapture opens the files of a checkpoint in a directory, all of them before the
-// engine asks. gVisor panics when one cannot be opened, and the memory would be lost.
+// engine asks. When one cannot be opened, gVisor panics, and the memory would be lost.
 // The base may be nil.
 func newCapture(dir string, base *checkpoint.Base, most uint64) (_ *capture, err error) {
 	c := &capture{most: most, files: map[string]*writer{}}
