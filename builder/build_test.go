@@ -200,7 +200,7 @@ RUN echo second && \
 	}
 	var got []place
 	for _, e := range all {
-		if strings.HasPrefix(e.Name, "FROM") || e.Stream != "" {
+		if strings.HasPrefix(e.Name, "FROM") && e.State == buildapi.StateStarted || e.Stream != "" {
 			got = append(got, place{e.Stage, e.Name, e.Stream, e.Text, e.Line, e.Step, e.Steps})
 		}
 		if e.State == buildapi.StateStarted && strings.HasPrefix(e.Name, "COPY") && e.Line != 6 {
@@ -219,6 +219,79 @@ RUN echo second && \
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestBaseProgress: an image is done when its layers are unpacked, and tells how far it is. What
+// another build has unpacked is cached.
+func TestBaseProgress(t *testing.T) {
+	const mb = 200
+	first := open(t, "")
+	o := order(t, "large", fmt.Sprintf("FROM busybox:1\nRUN head -c %d /dev/urandom > /large\n", mb<<20), nil)
+	o.Names = first.base(t)
+	first.must(t, o)
+	var layout bytes.Buffer
+	if err := first.Result(t.Context(), o.ID, nil, &layout); err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, "")
+	if err := b.PutImage(t.Context(), baseKey, &layout); err != nil {
+		t.Fatal(err)
+	}
+	build := func(step string) (states []string, progress []buildapi.Progress) {
+		o := order(t, "b", "FROM large\nRUN "+step+"\n", nil)
+		o.Names = map[string]string{"large": baseKey}
+		_, all := b.must(t, o)
+		for _, e := range all {
+			switch {
+			case e.Progress != nil:
+				progress = append(progress, *e.Progress)
+				if e.Name != "FROM large" || e.Text != "unpacked" || e.Progress.Current > e.Progress.Total {
+					t.Errorf("got %+v, %+v", e, e.Progress)
+				}
+			case e.Step > 0 && e.State != "":
+				states = append(states, e.Name+": "+e.State)
+			}
+		}
+		return states, progress
+	}
+	states, progress := build("echo one")
+	want := []string{"FROM large: started", "FROM large: done", "RUN echo one: started", "RUN echo one: done"}
+	if diff := cmp.Diff(want, states); diff != "" {
+		t.Error(diff)
+	}
+	if n := len(progress); n == 0 || progress[n-1].Current == 0 || progress[n-1].Total < mb<<20 {
+		t.Errorf("the image of %d MB tells %+v", mb, progress)
+	}
+	states, progress = build("echo two")
+	want = []string{"FROM large: started", "FROM large: cached", "RUN echo two: started", "RUN echo two: done"}
+	if diff := cmp.Diff(want, states); diff != "" || len(progress) > 0 {
+		t.Errorf("%s%+v", diff, progress)
+	}
+}
+
+// TestNotRun: a step that did not run, since another one failed, is not called cached.
+func TestNotRun(t *testing.T) {
+	b := open(t, "")
+	names := b.base(t)
+	for dockerfile, want := range map[string][]string{
+		"FROM busybox:1\nRUN sleep 60\nRUN echo x\nCOPY none /\n":              {"COPY none /: failed", "RUN echo x: canceled", "RUN sleep 60: canceled"},
+		"FROM busybox:1 AS one\nRUN sleep 1; exit 3\nFROM one\nRUN sleep 60\n": {"RUN sleep 1; exit 3: failed"},
+		"FROM busybox:1 AS one\nRUN sleep 1; exit 3\nFROM busybox:1\nRUN sleep 60\nCOPY --from=one / /\n": {
+			"RUN sleep 1; exit 3: failed", "RUN sleep 60: canceled",
+		},
+	} {
+		o := order(t, "b", dockerfile, nil)
+		o.Names = names
+		_, failure, all := b.try(t.Context(), o)
+		if failure == nil {
+			t.Fatal("it did not fail")
+		}
+		got := slices.DeleteFunc(all.states(), func(s string) bool { return strings.HasPrefix(s, "FROM ") })
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%q: %s", dockerfile, diff)
+		}
 	}
 }
 

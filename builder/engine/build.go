@@ -11,7 +11,6 @@ import (
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/errdefs"
-	"github.com/distribution/reference"
 	"github.com/dozehq/doze/internal/buildapi"
 	controlapi "github.com/moby/buildkit/api/services/control"
 	"github.com/moby/buildkit/client"
@@ -37,6 +36,8 @@ const (
 	putStore = "doze"
 	// agentContext has the stand-in for the agent of clients.
 	agentContext = "doze-agent"
+	// tickEvery is how often a build tells how much of an image is unpacked.
+	tickEvery = 500 * time.Millisecond
 	// defaultDockerfile is the name of a Dockerfile whose order has none.
 	defaultDockerfile = "Dockerfile"
 )
@@ -61,6 +62,7 @@ type Order struct {
 // Build builds, and calls emit for what happens. Emit must not block for long.
 func (e *Engine) Build(ctx context.Context, o Order, emit func(buildapi.Event)) (*buildapi.Result, *buildapi.Failure) {
 	rec := progress.New(emit, secretsOf(&o.Build))
+	rec.Unpacks(func(layer digest.Digest) (int64, int64) { return e.unpacked(ctx, layer) })
 	if err := e.enter(o.ID, rec); err != nil {
 		return nil, rec.Failure(err)
 	}
@@ -125,15 +127,26 @@ func (e *Engine) solve(ctx context.Context, o Order, rec *progress.Recorder) (*b
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
-		for s := range status { // until BuildKit closes it
-			if err := rec.Take(s); err != nil {
-				end(err)
+		tick := time.NewTicker(tickEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case s, more := <-status: // until BuildKit closes it
+				if !more {
+					return
+				}
+				if err := rec.Take(s); err != nil {
+					end(err)
+				}
+			case now := <-tick.C:
+				rec.Tick(now)
 			}
 		}
 	}()
 	forget := e.expect(opt.Ref, o.ID)
 	_, err = e.client.Solve(solving, nil, opt, status)
 	<-told
+	rec.Finish(err == nil)
 	result := forget()
 	if cause := context.Cause(solving); errors.Is(cause, progress.ErrOutput) {
 		err = cause
@@ -269,12 +282,7 @@ func (e *Engine) attributes(o Order, rec *progress.Recorder) (map[string]string,
 }
 
 // contextOption is the option that gives an image another source.
-func contextOption(name string) string {
-	if named, err := reference.ParseNormalizedNamed(name); err == nil {
-		name = strings.TrimSuffix(reference.FamiliarString(named), ":latest")
-	}
-	return "context:" + name
-}
+func contextOption(name string) string { return "context:" + progress.ContextName(name) }
 
 // Dockerfile reads the Dockerfile of a context. Errors that are the user's are
 // *[recipe.MistakeError].

@@ -92,6 +92,8 @@ type Engine struct {
 	inUse  map[string]int                // guarded by mu; builds that need an image
 	// results are those that BuildKit is to make, by its own name of the build.
 	results map[string]*expected // guarded by mu
+
+	unpacks sync.Map // how many bytes of a layer were read, while it is unpacked, by its digest
 }
 
 // image is one that was put.
@@ -160,6 +162,7 @@ func (e *Engine) worker(ctx context.Context, c Config) (*base.Worker, error) {
 	if c.Runtime == "" {
 		opt.Executor = &steps{dir: e.stepsDir(), program: c.Program, ballast: e.ballast()}
 	}
+	opt.Applier = counting{opt.Applier, &e.unpacks}
 	opt.RegistryHosts = resolver.NewRegistryConfig(nil)
 	w, err := base.NewWorker(ctx, opt)
 	if err != nil {

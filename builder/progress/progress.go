@@ -55,7 +55,10 @@ type Recorder struct {
 	warnings map[string]bool           // guarded by mu
 	ignored  func(string) string       // guarded by mu; see Ignored
 	bases    map[int]buildapi.Event    // guarded by mu; by the line of the Dockerfile
+	open     []*base                   // guarded by mu; that have begun and not ended
+	held     []digest.Digest           // guarded by mu; vertices that have ended, and nobody knows how
 	last     map[string]time.Time      // guarded by mu; of events about progress
+	unpacked Unpacked                  // guarded by mu; nil if nobody counts
 }
 
 // vertex is a step, or what BuildKit does besides.
@@ -65,7 +68,16 @@ type vertex struct {
 	hidden      bool
 	started     time.Time
 	state       string
-	partial     [3]partial // by the number of the stream
+	inputs      []digest.Digest
+	context     string         // of an image that was put here: its name, as contextName writes it
+	completed   *client.Vertex // its end, while what it means is not known
+	failed      bool
+	cached      bool               // BuildKit says so
+	implied     bool               // see implied
+	pulls       map[string]amount  // by what BuildKit pulls
+	layers      map[string]*amount // that are unpacked, by digest
+	told        int64              // bytes of these in the last event
+	partial     [3]partial         // by the number of the stream
 	tail        []string
 }
 
@@ -109,17 +121,16 @@ func (r *Recorder) Place(d digest.Digest, line int) {
 }
 
 // Base tells of a FROM that is the first step of a stage. BuildKit gives it no number if the
-// image was put here, so that it is there already.
+// image was put here. It unpacks such an image before the first step that needs its files.
 func (r *Recorder) Base(image, stage string, steps, line int, put bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := buildapi.Event{
 		At: time.Now().UTC(), Step: 1, Steps: steps, Stage: stage, Name: r.mask.Replace("FROM " + image), Line: line, Vertex: fmt.Sprintf("from-%d", line),
-		State: buildapi.StateCached,
 	}
 	r.bases[line] = e
 	if put {
-		r.emit(e)
+		r.openBase(&base{event: e, context: ContextName(image)})
 	}
 }
 
@@ -135,8 +146,12 @@ func (r *Recorder) Ignored(by func(path string) string) {
 func (r *Recorder) Take(s *client.SolveStatus) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, v := range s.Vertexes {
-		r.vertexOf(v.Digest, v.Name)
+	for _, c := range s.Vertexes {
+		v := r.vertexOf(c.Digest, c.Name)
+		v.failed, v.cached, v.implied = v.failed || c.Error != "", v.cached || c.Cached, v.implied || implied(c)
+		if len(c.Inputs) > 0 {
+			v.inputs = c.Inputs
+		}
 	}
 	for _, v := range s.Vertexes {
 		r.begin(v)
@@ -152,6 +167,7 @@ func (r *Recorder) Take(s *client.SolveStatus) error {
 	for _, v := range s.Vertexes {
 		r.end(v)
 	}
+	r.settle()
 	for _, w := range s.Warnings {
 		r.warning(w)
 	}
@@ -165,6 +181,9 @@ var numbered = regexp.MustCompile(`^\[(?:(\S+(?: \S+)*) )? *(\d+)/(\d+)\] (?s)(.
 // platform: the platform tells itself that it loads them, by the names that users write.
 var inner = regexp.MustCompile(`^\[(internal|auth|context .*)\]`)
 
+// putName is the name of the vertex that reads and unpacks an image that was put here.
+var putName = regexp.MustCompile(`^\[context (\S+?)(?:::\S+)?\] OCI load from client$`)
+
 // parse reads the name of a vertex.
 func parse(name string) *vertex {
 	v := &vertex{name: name, hidden: inner.MatchString(name)}
@@ -172,6 +191,9 @@ func parse(name string) *vertex {
 		v.stage, v.name = m[1], m[4]
 		v.step, _ = strconv.Atoi(m[2])
 		v.steps, _ = strconv.Atoi(m[3])
+	}
+	if m := putName.FindStringSubmatch(name); m != nil {
+		v.context = ContextName(m[1])
 	}
 	return v
 }
@@ -223,13 +245,26 @@ func (r *Recorder) begin(c *client.Vertex) {
 		return
 	}
 	v.started, v.state = *c.Started, buildapi.StateStarted
-	if c.Cached || v.hidden { // it has ended already
+	if c.Cached { // it has ended already
+		return
+	}
+	if c.Error == "" {
+		r.closeBases(v.inputs, *c.Started)
+	}
+	if v.hidden {
 		return
 	}
 	e := r.event(c.Digest, v, *c.Started)
+	if v.isBase() {
+		r.openBase(&base{event: e, vertex: c.Digest})
+		return
+	}
 	e.State = v.state
 	r.emit(e)
 }
+
+// isBase reports whether a vertex is an image that BuildKit pulls.
+func (v *vertex) isBase() bool { return v.step > 0 && strings.HasPrefix(v.name, "FROM ") }
 
 // end emits that a vertex has ended. BuildKit starts some of them again, to compute what they
 // are in the cache: then the first end counts, unless it fails. Callers hold mu.
@@ -241,26 +276,111 @@ func (r *Recorder) end(c *client.Vertex) {
 	for stream := range v.partial {
 		r.flush(c.Digest, v, stream, *c.Completed)
 	}
-	state := buildapi.StateDone
-	switch {
-	case c.Error != "":
-		state = buildapi.StateFailed
-	case c.Cached:
-		state = buildapi.StateCached
+	state := r.stateOf(c)
+	if implied(c) && v.state == buildapi.StateStarted {
+		var known bool
+		if state, known = r.meaning(c); !known {
+			v.completed = c
+			r.held = append(r.held, c.Digest)
+			return
+		}
 	}
-	if v.state == state || v.state != buildapi.StateStarted && v.state != "" && state != buildapi.StateFailed {
+	r.finish(c, state)
+}
+
+// stateOf returns what the end of a vertex is. Of the steps that end because another one has
+// failed, BuildKit says that they were canceled. Callers hold mu.
+func (r *Recorder) stateOf(c *client.Vertex) string {
+	switch {
+	case strings.Contains(c.Error, context.Canceled.Error()) && c.Digest != r.loud:
+		return buildapi.StateCanceled
+	case c.Error != "":
+		return buildapi.StateFailed
+	case c.Cached:
+		return buildapi.StateCached
+	}
+	return buildapi.StateDone
+}
+
+// finish emits the end of a vertex. Callers hold mu.
+func (r *Recorder) finish(c *client.Vertex, state string) {
+	v := r.vertexOf(c.Digest, c.Name)
+	bad := state == buildapi.StateFailed || state == buildapi.StateCanceled
+	if v.state == state || v.state != buildapi.StateStarted && v.state != "" && !bad {
+		return
+	}
+	if !bad {
+		r.closeBases(v.inputs, *c.Completed)
+	}
+	if v.hidden && state != buildapi.StateFailed {
+		v.state = state
+		return
+	}
+	if v.isBase() && state == buildapi.StateDone { // its layers may come later
 		return
 	}
 	v.state = state
-	if v.hidden && (state != buildapi.StateFailed || strings.Contains(c.Error, context.Canceled.Error())) {
-		return
-	}
+	r.open = slices.DeleteFunc(r.open, func(b *base) bool { return b.vertex == c.Digest })
 	e := r.event(c.Digest, v, *c.Completed)
 	e.State = state
 	if !v.started.IsZero() {
 		e.Took = max(c.Completed.Sub(v.started), 0)
 	}
 	r.emit(e)
+}
+
+// implied reports whether BuildKit calls a step cached only because a step that needs it has
+// begun. It does so, too, if that one fails before it runs, as a COPY of a missing file.
+func implied(c *client.Vertex) bool {
+	return c.Cached && c.Started != nil && c.Completed != nil && c.Started.Equal(*c.Completed)
+}
+
+// meaning returns what became of a step that is cached by implication, if that is known: the
+// step that needs it has ended. Callers hold mu.
+func (r *Recorder) meaning(c *client.Vertex) (state string, known bool) {
+	cause := r.causeOf(c.Digest, *c.Started)
+	switch {
+	case cause == nil || cause.cached || cause.state == buildapi.StateDone:
+		return buildapi.StateCached, true
+	case cause.failed:
+		return buildapi.StateCanceled, true
+	}
+	return "", false
+}
+
+// causeOf returns the vertex that began at a moment and, perhaps by others, needs another one.
+// Callers hold mu.
+func (r *Recorder) causeOf(d digest.Digest, at time.Time) *vertex {
+	for other, v := range r.vertices {
+		switch {
+		case other == d || !slices.Contains(v.inputs, d) || !v.started.Equal(at):
+		case v.implied:
+			return r.causeOf(other, at) // a build has no circles
+		default:
+			return v
+		}
+	}
+	return nil
+}
+
+// settle emits what became of the steps that are cached by implication, as far as that is
+// known. Callers hold mu.
+func (r *Recorder) settle() {
+	r.held = slices.DeleteFunc(r.held, func(d digest.Digest) bool {
+		state, known := r.meaning(r.vertices[d].completed)
+		if known {
+			r.resolve(d, state)
+		}
+		return known
+	})
+}
+
+// resolve ends a step that was held. Callers hold mu.
+func (r *Recorder) resolve(d digest.Digest, state string) {
+	v := r.vertices[d]
+	c := v.completed
+	v.completed = nil
+	r.finish(c, state)
 }
 
 // output splits output into lines. Callers hold mu.
@@ -328,19 +448,32 @@ func (r *Recorder) line(d digest.Digest, v *vertex, stream int, at time.Time) {
 // stderr is the number of that stream.
 const stderr = 2
 
-// progress emits how much of something is done. Callers hold mu.
+// progress takes note of how much of something is done, and emits it. Callers hold mu.
 func (r *Recorder) progress(s *client.VertexStatus) {
 	v := r.vertexOf(s.Vertex, "")
+	if layer, ok := strings.CutPrefix(s.ID, extracting); ok {
+		r.unpacking(s, v, layer)
+		return
+	}
 	if v.hidden || s.Total <= 0 {
 		return
 	}
-	key := s.Vertex.String() + s.ID
+	r.work(s.Vertex, v)
+	if v.pulls == nil {
+		v.pulls = map[string]amount{}
+	}
+	v.pulls[s.ID] = amount{s.Current, s.Total}
+	var sum amount
+	for _, a := range v.pulls {
+		sum.current, sum.total = sum.current+a.current, sum.total+a.total
+	}
+	key := s.Vertex.String()
 	if s.Completed == nil && s.Timestamp.Sub(r.last[key]) < progressEvery {
 		return
 	}
 	r.last[key] = s.Timestamp
 	e := r.event(s.Vertex, v, s.Timestamp)
-	e.Text, e.Progress = r.mask.Replace(s.ID), &buildapi.Progress{Current: s.Current, Total: s.Total}
+	e.Text, e.Progress = pulled, &buildapi.Progress{Current: sum.current, Total: sum.total}
 	r.emit(e)
 }
 

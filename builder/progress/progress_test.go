@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -299,8 +300,8 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// TestBase: an image that is there already is a step of the log, and one that cannot be pulled
-// has the number of its step.
+// TestBase: an image that was put is a step of the log, and one that cannot be pulled has the
+// number of its step.
 func TestBase(t *testing.T) {
 	t.Parallel()
 	r, got := recorder("hunter2")
@@ -310,7 +311,7 @@ func TestBase(t *testing.T) {
 		t.Fatalf("%+v", *got)
 	}
 	e := (*got)[0]
-	if e.Step != 1 || e.Steps != 3 || e.Stage != "one" || e.Name != "FROM doze/slim" || e.Line != 1 || e.State != buildapi.StateCached {
+	if e.Step != 1 || e.Steps != 3 || e.Stage != "one" || e.Name != "FROM doze/slim" || e.Line != 1 || e.State != buildapi.StateStarted {
 		t.Errorf("%+v", e)
 	}
 	err := errdefs.WithSource(errors.New("failed to resolve source metadata for registry.test/x"), &errdefs.Source{
@@ -319,6 +320,189 @@ func TestBase(t *testing.T) {
 	f := r.Failure(err)
 	if f.Reason != buildapi.FailedBase || f.Step != 1 || f.Steps != 2 || f.Stage != "two" || f.Name != "FROM registry.test/***" || f.Line != 7 {
 		t.Errorf("%+v", f)
+	}
+}
+
+// moment is some time after the begin of a test.
+func moment(after time.Duration) *time.Time {
+	at := begin.Add(after)
+	return &at
+}
+
+// states returns what was emitted of steps: "1 FROM x: done", and "1 FROM x: 5/10 unpacked".
+func states(events []buildapi.Event) (all []string) {
+	for _, e := range events {
+		what := e.State
+		if e.Progress != nil {
+			what = fmt.Sprintf("%d/%d %s", e.Progress.Current, e.Progress.Total, e.Text)
+		}
+		all = append(all, fmt.Sprintf("%d %s: %s", e.Step, e.Name, what))
+	}
+	return all
+}
+
+// The vertices of the tests of bases, in the order in which BuildKit runs them.
+var (
+	putVertex  = digest.FromString("put")
+	fromVertex = digest.FromString("from")
+)
+
+// vertex is one with inputs. It runs from one moment to another; a negative one is none.
+func vertexAt(d digest.Digest, name string, from, to time.Duration, inputs ...digest.Digest) *client.Vertex {
+	v := &client.Vertex{Digest: d, Name: name, Inputs: inputs}
+	if from >= 0 {
+		v.Started = moment(from)
+	}
+	if to >= 0 {
+		v.Completed = moment(to)
+	}
+	return v
+}
+
+// TestUnpacking: an image that was put is not there before its layers are unpacked. BuildKit
+// ends its vertex before the first layer, and after each.
+func TestUnpacking(t *testing.T) {
+	t.Parallel()
+	const name = "[context doze/slim::linux/amd64] OCI load from client"
+	layer := digest.FromString("layer")
+	read := int64(0)
+	r, got := recorder()
+	r.Unpacks(func(d digest.Digest) (int64, int64) {
+		if d != layer {
+			return 0, 0
+		}
+		return read, 10
+	})
+	take := func(s *client.SolveStatus) {
+		t.Helper()
+		if err := r.Take(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	extract := func(done *time.Time) *client.VertexStatus {
+		return &client.VertexStatus{ID: "extracting " + layer.String(), Vertex: putVertex, Started: moment(2), Completed: done, Timestamp: begin}
+	}
+	r.Base("doze/slim:latest", "", 2, 1, true)
+	take(&client.SolveStatus{Vertexes: []*client.Vertex{vertexAt(run, "[1/1] RUN x", -1, -1, putVertex), vertexAt(putVertex, name, -1, -1)}})
+	take(&client.SolveStatus{Vertexes: []*client.Vertex{vertexAt(putVertex, name, 0, 1)}})
+	take(&client.SolveStatus{Vertexes: []*client.Vertex{vertexAt(putVertex, name, 2, -1)}, Statuses: []*client.VertexStatus{extract(nil)}})
+	r.Tick(end)
+	read = 5
+	r.Tick(end)
+	r.Tick(end) // nothing is new
+	take(&client.SolveStatus{Vertexes: []*client.Vertex{vertexAt(putVertex, name, 2, 3)}, Statuses: []*client.VertexStatus{extract(moment(3))}})
+	r.Tick(end)
+	take(&client.SolveStatus{Vertexes: []*client.Vertex{vertexAt(run, "[1/1] RUN x", 4, -1, putVertex)}})
+	take(&client.SolveStatus{Vertexes: []*client.Vertex{vertexAt(run, "[1/1] RUN x", 4, 5, putVertex)}})
+	r.Finish(true)
+	want := []string{
+		"1 FROM doze/slim:latest: started", "1 FROM doze/slim:latest: 5/10 unpacked", "1 FROM doze/slim:latest: 10/10 unpacked",
+		"1 FROM doze/slim:latest: done", "1 RUN x: started", "1 RUN x: done",
+	}
+	if diff := cmp.Diff(want, states(*got)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestBases: what an image is at its end depends on what was done for it.
+func TestBases(t *testing.T) {
+	t.Parallel()
+	const name = "[context doze/slim] OCI load from client"
+	steps := func(from, to time.Duration) []*client.Vertex {
+		return []*client.Vertex{vertexAt(run, "[2/2] RUN x", from, to, putVertex, fromVertex)}
+	}
+	extracting := &client.VertexStatus{ID: "extracting sha256:00", Vertex: putVertex, Started: moment(2), Timestamp: begin}
+	for title, c := range map[string]struct {
+		put     bool
+		take    []*client.SolveStatus
+		success bool
+		want    []string
+	}{
+		"unpacked before": {true, []*client.SolveStatus{
+			{Vertexes: []*client.Vertex{vertexAt(putVertex, name, 0, 1)}}, {Vertexes: steps(2, -1)}, {Vertexes: steps(2, 3)},
+		}, true, []string{"1 FROM doze/slim: started", "1 FROM doze/slim: cached", "2 RUN x: started", "2 RUN x: done"}},
+		"no step": {true, []*client.SolveStatus{{Vertexes: []*client.Vertex{vertexAt(putVertex, name, 0, 1)}}}, true, []string{
+			"1 FROM doze/slim: started", "1 FROM doze/slim: cached",
+		}},
+		"canceled in the middle": {true, []*client.SolveStatus{
+			{Vertexes: []*client.Vertex{vertexAt(putVertex, name, 0, 1)}}, {Statuses: []*client.VertexStatus{extracting}},
+		}, false, []string{"1 FROM doze/slim: started", "1 FROM doze/slim: canceled"}},
+		"pulled": {false, []*client.SolveStatus{
+			{Vertexes: []*client.Vertex{vertexAt(fromVertex, "[1/2] FROM x", 0, 1)}},
+			{Statuses: []*client.VertexStatus{
+				{ID: "sha256:00", Vertex: fromVertex, Current: 1, Total: 5, Timestamp: *moment(time.Second)},
+				{ID: "sha256:01", Vertex: fromVertex, Current: 2, Total: 20, Timestamp: *moment(2 * time.Second)},
+			}},
+			{Vertexes: []*client.Vertex{vertexAt(fromVertex, "[1/2] FROM x", 2, 3)}},
+			{Vertexes: steps(4, -1)}, {Vertexes: steps(4, 5)},
+		}, true, []string{"1 FROM x: started", "1 FROM x: 1/5 pulled", "1 FROM x: 3/25 pulled", "1 FROM x: done", "2 RUN x: started", "2 RUN x: done"}},
+		"to copy from": {false, []*client.SolveStatus{
+			{Vertexes: []*client.Vertex{vertexAt(putVertex, name, 0, 1)}}, {Statuses: []*client.VertexStatus{extracting}},
+			{Vertexes: steps(2, -1)}, {Vertexes: steps(2, 3)},
+		}, true, []string{"0 unpack the image doze/slim: started", "0 unpack the image doze/slim: done", "2 RUN x: started", "2 RUN x: done"}},
+	} {
+		r, got := recorder()
+		if c.put {
+			r.Base("doze/slim", "", 2, 1, true)
+		}
+		if c.put || title == "to copy from" {
+			r.vertexOf(digest.FromString("more"), "[1/2] FROM y") // the steps have their numbers
+		}
+		for _, s := range c.take {
+			if err := r.Take(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.Finish(c.success)
+		if diff := cmp.Diff(c.want, states(*got)); diff != "" {
+			t.Errorf("%s: %s", title, diff)
+		}
+	}
+}
+
+// TestNotRun: BuildKit calls a step cached as soon as one that needs it begins, even if that
+// one fails before it runs.
+func TestNotRun(t *testing.T) {
+	t.Parallel()
+	first, second := digest.FromString("first"), digest.FromString("second")
+	implied := func(d digest.Digest, name string, inputs ...digest.Digest) *client.Vertex {
+		v := vertexAt(d, name, 7, 7, inputs...)
+		v.Cached = true
+		return v
+	}
+	failed := vertexAt(run, "[3/3] COPY none /", 7, 8, second)
+	failed.Error = "not found"
+	cached := vertexAt(run, "[3/3] COPY none /", 7, 8, second)
+	cached.Cached = true
+	both := []*client.Vertex{implied(first, "[1/3] RUN a"), implied(second, "[2/3] RUN b", first)}
+	begun := vertexAt(run, "[3/3] COPY none /", 7, -1, second)
+	stopped := vertexAt(run, "[3/3] COPY none /", 7, 8, second)
+	stopped.Error = "process did not complete successfully: context canceled"
+	for title, c := range map[string]struct {
+		take [][]*client.Vertex
+		want []string
+	}{
+		"at once": {[][]*client.Vertex{append(slices.Clone(both), failed)}, []string{
+			"3 COPY none /: started", "1 RUN a: canceled", "2 RUN b: canceled", "3 COPY none /: failed",
+		}},
+		"in two parts": {[][]*client.Vertex{append(slices.Clone(both), begun), {failed}}, []string{
+			"3 COPY none /: started", "3 COPY none /: failed", "1 RUN a: canceled", "2 RUN b: canceled",
+		}},
+		"really cached": {[][]*client.Vertex{append(slices.Clone(both), cached)}, []string{
+			"1 RUN a: cached", "2 RUN b: cached", "3 COPY none /: cached",
+		}},
+		"beside one that failed": {[][]*client.Vertex{{begun}, {stopped}}, []string{"3 COPY none /: started", "3 COPY none /: canceled"}},
+	} {
+		r, got := recorder()
+		for _, all := range c.take {
+			if err := r.Take(&client.SolveStatus{Vertexes: all}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.Finish(false)
+		if diff := cmp.Diff(c.want, states(*got)); diff != "" {
+			t.Errorf("%s: %s", title, diff)
+		}
 	}
 }
 

@@ -198,6 +198,9 @@ const (
 	StateCached  = "cached"
 	StateDone    = "done"
 	StateFailed  = "failed"
+	// StateCanceled is of a step that did not run, or not to its end, since another one failed
+	// or the build was canceled.
+	StateCanceled = "canceled"
 )
 
 // The streams of a step.

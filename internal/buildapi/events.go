@@ -95,7 +95,7 @@ func (e *Event) sanitize() {
 	e.Stage, e.Name, e.Vertex = Clean(e.Stage, nameMax), Clean(e.Name, nameMax), Clean(e.Vertex, idMax)
 	e.Text = Clean(e.Text, LineMax)
 	e.Took = min(max(e.Took, 0), durationMax)
-	if !slices.Contains([]string{"", StateStarted, StateCached, StateDone, StateFailed}, e.State) {
+	if !slices.Contains([]string{"", StateStarted, StateCached, StateDone, StateFailed, StateCanceled}, e.State) {
 		e.State = ""
 	}
 	if e.Stream != "" && e.Stream != Stderr {
