@@ -157,11 +157,12 @@ func checkBuildValues(p *Problems, field string, values map[string]string) {
 
 // The states of a step in a [BuildEvent].
 const (
-	StepWaiting = "waiting"
-	StepStarted = "started"
-	StepCached  = "cached"
-	StepDone    = "done"
-	StepFailed  = "failed"
+	StepWaiting  = "waiting"
+	StepStarted  = "started"
+	StepCached   = "cached"
+	StepDone     = "done"
+	StepFailed   = "failed"
+	StepCanceled = "canceled" // it did not run, or not to its end: another step failed
 )
 
 // BuildEvent is one line of the log of a build. It is a step that changed its state, a line
@@ -206,6 +207,8 @@ func (e *BuildEvent) Plain() string {
 		return fmt.Sprintf("%s DONE %.1fs", name, float64(e.TookMs)/float64(time.Second/time.Millisecond))
 	case e.State == StepFailed:
 		return name + " FAILED"
+	case e.State == StepCanceled:
+		return name + " CANCELED"
 	case e.State == StepStarted:
 		return name
 	case e.Total > 0 || e.Current > 0:

@@ -316,7 +316,7 @@ func (a *app) buildLogs() *cobra.Command {
 			if i < 0 {
 				return doze.Errorf(doze.NotFound, "there is no build of %q: see doze build ls", args[0])
 			}
-			var view buildView = &plainView{w: a.out, steps: map[string]int{}, past: true} // the log is what was asked for
+			var view buildView = pastView(a.out) // the log is what was asked for
 			if a.whole() {
 				view = rawView{a.out}
 			}

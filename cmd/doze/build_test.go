@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -328,6 +329,66 @@ func TestBuildsAreListed(t *testing.T) {
 	}
 }
 
+// TestPlainView: a step that says nothing is heard of every few seconds, and one that is over is
+// not.
+func TestPlainView(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		v := newPlainView(&out)
+		defer v.close()
+		show := func(e doze.BuildEvent) {
+			t.Helper()
+			e.At = doze.Time{Time: time.Now()}
+			if err := v.show(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		said := func(want string) {
+			t.Helper()
+			synctest.Wait()
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			if got := out.String(); got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+			out.Reset()
+		}
+		from := doze.BuildEvent{Step: 1, Steps: 3, Name: "FROM large", State: doze.StepStarted}
+		show(from)
+		from.State = ""
+		for i := range int64(8) { // every second
+			from.Current, from.Total = i<<20, 10<<20
+			show(from)
+			time.Sleep(time.Second)
+		}
+		said("#1 [1/3] FROM large\n#1 [1/3] FROM large 4.0 / 10.0 MB 5s\n")
+		time.Sleep(4 * time.Second) // it came to a halt
+		said("#1 [1/3] FROM large 7.0 / 10.0 MB 10s\n")
+		show(doze.BuildEvent{Step: 1, Steps: 3, Name: "FROM large", State: doze.StepDone, TookMs: 12000})
+		show(doze.BuildEvent{Name: "import the image", State: doze.StepStarted})
+		time.Sleep(7 * time.Second)
+		said("#1 [1/3] FROM large DONE 12.0s\n\n#2 import the image\n#2 import the image 5s\n")
+		show(doze.BuildEvent{Name: "import the image", State: doze.StepDone, TookMs: 7000})
+		show(doze.BuildEvent{Step: 2, Steps: 3, Name: "RUN x", State: doze.StepCanceled})
+		time.Sleep(time.Minute)
+		said("#2 import the image DONE 7.0s\n\n#3 [2/3] RUN x CANCELED\n")
+
+		// The log of a build of the past is as dense.
+		past, began := pastView(&out), time.Now()
+		for i := range 12 {
+			e := doze.BuildEvent{Name: "load the image x", State: doze.StepStarted, At: doze.Time{Time: began.Add(time.Duration(i) * time.Second)}}
+			if i > 0 {
+				e.State, e.Current = "", int64(i)<<20
+			}
+			if err := past.show(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		said("#1 load the image x\n#1 load the image x 5.0 MB\n#1 load the image x 10.0 MB\n")
+	})
+}
+
 // TestLiveView: what has ended is drawn once, and what runs again and again, within the
 // screen.
 func TestLiveView(t *testing.T) {
@@ -367,6 +428,19 @@ func TestLiveView(t *testing.T) {
 	for _, line := range lines[1:] {
 		if n := len([]rune(line)); n > 39 {
 			t.Errorf("%q has %d letters", line, n)
+		}
+	}
+	// How far a transfer is, stands behind the step; one that did not run says so.
+	for _, c := range []struct {
+		s    liveStep
+		want string
+	}{
+		{liveStep{title: "FROM x", current: 1 << 20, total: 4 << 20}, " => FROM x 1.0 / 4.0 MB"},
+		{liveStep{title: "import the image", current: 1 << 20}, " => import the image 1.0 MB"},
+		{liveStep{title: "RUN x", state: doze.StepCanceled}, " => CANCELED RUN x"},
+	} {
+		if got := c.s.head(); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
 	// A warning is printed once and whole, above what is drawn.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -22,6 +23,9 @@ const (
 	tailLines = 6
 	// drawEvery is how often the steps are drawn again on a terminal.
 	drawEvery = 200 * time.Millisecond
+	// silenceMost is how long a running step says nothing where nothing is drawn again. The
+	// readers are people and logs of other programs, so it is not shorter.
+	silenceMost = 5 * time.Second
 	// warningPrefix begins a text about a mistake that does not end the build.
 	warningPrefix = "warning: "
 	// screenWidth and screenHeight are those of a terminal that does not say.
@@ -49,7 +53,7 @@ func (a *app) buildView(progress string) buildView {
 			return width, height
 		})
 	}
-	return &plainView{w: a.err, steps: map[string]int{}}
+	return newPlainView(a.err)
 }
 
 // rawView prints events as the API gives them, one in a line.
@@ -61,38 +65,138 @@ func (v rawView) show(e doze.BuildEvent) error { return json.NewEncoder(v.w).Enc
 
 // plainView prints lines, each with the number of its step.
 type plainView struct {
-	w     io.Writer
-	steps map[string]int
-	last  int  // the step of the last line
-	past  bool // it prints why a build failed: the command succeeds
+	w    io.Writer
+	past bool // it prints why a build failed: the command succeeds
+	stop chan struct{}
+	task sync.WaitGroup
+	once sync.Once
+
+	mu    sync.Mutex
+	steps map[string]*plainStep // guarded by mu
+	last  int                   // guarded by mu; the number of the last line's step
 }
 
-func (v *plainView) close() {}
+// plainStep is a step of a plain view.
+type plainStep struct {
+	number         int
+	title          string
+	runs           bool
+	began          time.Time // by our clock
+	said           time.Time // its last line, by our clock
+	at             time.Time // the same by the clock of the log, for a build of the past
+	current, total int64
+}
+
+// newPlainView returns a view that says every few seconds which steps run.
+func newPlainView(w io.Writer) *plainView {
+	v := pastView(w)
+	v.past, v.stop = false, make(chan struct{})
+	v.task.Go(v.run)
+	return v
+}
+
+// pastView returns a view of a build that may be over.
+func pastView(w io.Writer) *plainView {
+	return &plainView{w: w, past: true, steps: map[string]*plainStep{}}
+}
+
+func (v *plainView) run() {
+	tick := time.NewTicker(silenceMost / 5)
+	defer tick.Stop()
+	for {
+		select {
+		case now := <-tick.C:
+			v.mu.Lock()
+			v.remindLocked(now)
+			v.mu.Unlock()
+		case <-v.stop:
+			return
+		}
+	}
+}
+
+func (v *plainView) close() {
+	v.once.Do(func() {
+		if v.stop != nil {
+			close(v.stop)
+		}
+		v.task.Wait()
+	})
+}
+
+// remindLocked prints the running steps that said nothing for long. Preconditions: mu is held.
+func (v *plainView) remindLocked(now time.Time) {
+	steps := slices.SortedFunc(maps.Values(v.steps), func(a, b *plainStep) int { return a.number - b.number })
+	for _, s := range steps {
+		if s.runs && now.Sub(s.said) >= silenceMost {
+			s.said = now
+			_ = v.printLocked(s, fmt.Sprintf("%s%s %.0fs", s.title, transferred(s.current, s.total), now.Sub(s.began).Seconds())) // the next event fails too
+		}
+	}
+}
+
+// printLocked prints a line of a step. Preconditions: mu is held.
+func (v *plainView) printLocked(s *plainStep, text string) error {
+	between := ""
+	if v.last != 0 && v.last != s.number {
+		between = "\n"
+	}
+	v.last = s.number
+	return copyOut(v.w, fmt.Sprintf("%s#%d %s\n", between, s.number, text))
+}
 
 // stepKey tells steps apart.
 func stepKey(e *doze.BuildEvent) string { return cmp.Or(e.Vertex, fmt.Sprint(e.Stage, e.Step, e.Name)) }
 
 func (v *plainView) show(e doze.BuildEvent) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	text := printable(strings.TrimRight(e.Plain(), "\n"))
 	if e.Status != "" && e.Failure != nil && !v.past {
 		return nil // the error of the command says it
 	}
+	if e.Name == "" {
+		if text == "" {
+			return nil
+		}
+		return copyOut(v.w, text+"\n")
+	}
+	now := time.Now()
+	key := stepKey(&e)
+	s := v.steps[key]
+	if s == nil {
+		s = &plainStep{number: len(v.steps) + 1, began: now}
+		v.steps[key] = s
+	}
+	if e.State != "" {
+		s.runs = e.State == doze.StepStarted
+	}
+	if e.State == doze.StepStarted {
+		s.title, s.began = text, now
+	}
+	if e.State == "" && (e.Current > 0 || e.Total > 0) {
+		s.current, s.total = e.Current, e.Total
+		if !v.past || e.At.Sub(s.at) < silenceMost { // or run says it
+			return nil
+		}
+		text = s.title + transferred(e.Current, e.Total)
+	}
 	if text == "" {
 		return nil
 	}
-	if e.Name == "" {
-		return copyOut(v.w, text+"\n")
+	s.said, s.at = now, e.At.Time
+	return v.printLocked(s, text)
+}
+
+// transferred says how far a transfer is, after the title of a step. A total of 0 is unknown.
+func transferred(current, total int64) string {
+	switch {
+	case total > 0:
+		return fmt.Sprintf(" %s / %s MB", megabytes(current), megabytes(total))
+	case current > 0:
+		return fmt.Sprintf(" %s MB", megabytes(current))
 	}
-	key := stepKey(&e)
-	if v.steps[key] == 0 {
-		v.steps[key] = len(v.steps) + 1
-	}
-	n, between := v.steps[key], ""
-	if v.last != 0 && v.last != n {
-		between = "\n"
-	}
-	v.last = n
-	return copyOut(v.w, fmt.Sprintf("%s#%d %s\n", between, n, text))
+	return ""
 }
 
 // liveStep is a step on a terminal.
@@ -176,7 +280,7 @@ func (v *liveView) show(e doze.BuildEvent) error {
 	v.note = ""
 	s := v.stepLocked(&e)
 	switch {
-	case e.State == doze.StepCached || e.State == doze.StepDone || e.State == doze.StepFailed:
+	case e.State == doze.StepCached || e.State == doze.StepDone || e.State == doze.StepFailed || e.State == doze.StepCanceled:
 		s.state, s.took = e.State, time.Duration(e.TookMs)*time.Millisecond
 		if e.State != doze.StepFailed {
 			s.tail = nil
@@ -259,10 +363,12 @@ func (s *liveStep) head() string {
 		text += "CACHED "
 	case doze.StepFailed:
 		text += "FAILED "
+	case doze.StepCanceled:
+		text += "CANCELED "
 	}
 	text += s.title
-	if s.state == "" && s.total > 0 {
-		text += fmt.Sprintf(" %s / %s MB", megabytes(s.current), megabytes(s.total))
+	if s.state == "" {
+		text += transferred(s.current, s.total)
 	}
 	return text
 }

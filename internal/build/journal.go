@@ -61,7 +61,7 @@ func (l *journal) append(e doze.BuildEvent) {
 
 // wantsLocked reports whether there is room for an event. Preconditions: mu is held.
 func (l *journal) wantsLocked(e *doze.BuildEvent) bool {
-	if e.State == "" && e.Text == "" && e.Status == "" { // of a transfer
+	if e.State == "" && e.Status == "" && (e.Current > 0 || e.Total > 0) { // of a transfer
 		now := time.Now()
 		if now.Sub(l.progress) < progressEvery {
 			return false

@@ -468,6 +468,7 @@ func eventOf(e fleet.BuildEvent) doze.BuildEvent {
 	}
 	if e.Progress != nil {
 		out.Current, out.Total = e.Progress.Current, e.Progress.Total
+		out.Text = "" // readers take a text for output
 	}
 	return out
 }

@@ -53,7 +53,7 @@ func (s *Server) Section() api.Section {
 				"BuildRequest.target":     api.Letters(doze.BuildPathMax),
 				"BuildRequest.args":       {MaxProperties: doze.BuildArgsMax},
 				"BuildRequest.secrets":    {MaxProperties: doze.BuildArgsMax},
-				"BuildEvent.state":        api.Words(doze.StepWaiting, doze.StepStarted, doze.StepCached, doze.StepDone, doze.StepFailed),
+				"BuildEvent.state":        api.Words(doze.StepWaiting, doze.StepStarted, doze.StepCached, doze.StepDone, doze.StepFailed, doze.StepCanceled),
 				"BuildEvent.tookMs":       api.Text("in milliseconds"),
 			},
 			Needs: map[string][]string{"BuildRequest": {"name"}},

@@ -124,13 +124,22 @@ func (s *source) err() error {
 
 // build is Build of an order whose turn has come.
 func (r *Room) build(ctx context.Context, b *bench, o order, archive *source, emit func(fleet.BuildEvent)) (_ fleet.Built, err error) {
-	asks, release, err := r.open(ctx, b, o)
+	var asks buildapi.Client
+	var release func()
+	err = doingLong(quietMost, "start the builder", emit, func(*task) error {
+		asks, release, err = r.open(ctx, b, o)
+		return err
+	})
 	if err != nil {
 		return fleet.Built{}, err
 	}
 	defer release()
 	defer r.close(ctx, b, asks, o.ID)
-	if _, err := asks.PutContext(ctx, o.ID, archive); err != nil {
+	err = doingLong(quietMost, "unpack the files of the build", emit, func(t *task) error {
+		_, err := asks.PutContext(ctx, o.ID, t.counts(archive))
+		return err
+	})
+	if err != nil {
 		if unread := archive.err(); unread != nil {
 			return fleet.Built{}, fmt.Errorf("read the archive: %w", unread)
 		}
@@ -192,18 +201,6 @@ func tell(e buildapi.Event, emit func(fleet.BuildEvent)) {
 	}
 }
 
-// doing tells of something that the platform does for a build, and runs it.
-func doing(name string, emit func(fleet.BuildEvent), do func() error) error {
-	begin := time.Now()
-	emit(fleet.BuildEvent{At: begin, Name: name, Vertex: name, State: fleet.BuildStarted})
-	state, err := fleet.BuildDone, do()
-	if err != nil {
-		state = fleet.BuildError
-	}
-	emit(fleet.BuildEvent{At: time.Now(), Name: name, Vertex: name, State: state, Took: time.Since(begin)})
-	return err
-}
-
 // supply brings the images of the platform and of the workspace into the machine that a
 // Dockerfile names. It returns the digests that they have there by their names. All
 // others come from registries, which the machine reaches itself, under the rules of the
@@ -234,7 +231,10 @@ func (r *Room) supply(ctx context.Context, asks buildapi.Client, o order, emit f
 
 // supplyOne brings one image into the machine, unless that has it.
 func (r *Room) supplyOne(ctx context.Context, asks buildapi.Client, name string, base fleet.Base, emit func(fleet.BuildEvent)) (digest string, err error) {
-	digest, err = r.o.Images.Ensure(ctx, base)
+	err = doingLong(quietMost, "prepare the image "+name, emit, func(*task) error {
+		digest, err = r.o.Images.Ensure(ctx, base)
+		return err
+	})
 	if err != nil {
 		return "", baseFailure(name, err)
 	}
@@ -242,9 +242,9 @@ func (r *Room) supplyOne(ctx context.Context, asks buildapi.Client, name string,
 	if err != nil || has {
 		return digest, r.failure(err)
 	}
-	return digest, doing("load the image "+name, emit, func() error {
+	return digest, doing("load the image "+name, emit, func(t *task) error {
 		out := newExport(ctx, r.o.Images, base)
-		err := asks.PutImage(ctx, digest, out)
+		err := asks.PutImage(ctx, digest, t.counts(out))
 		unread := out.end()
 		switch {
 		case err == nil: // a builder that has it by now reads nothing of it
@@ -259,7 +259,7 @@ func (r *Room) supplyOne(ctx context.Context, asks buildapi.Client, name string,
 
 // fetch makes an image of what was built.
 func (r *Room) fetch(ctx context.Context, asks buildapi.Client, id string, names map[string]string, bases []fleet.Base, emit func(fleet.BuildEvent)) (built fleet.Built, err error) {
-	err = doing("import the image", emit, func() error {
+	err = doing("import the image", emit, func(t *task) error {
 		without := slices.Sorted(maps.Values(names))
 		layout, err := asks.Result(ctx, id, slices.Compact(without)...)
 		if err != nil {
@@ -267,7 +267,7 @@ func (r *Room) fetch(ctx context.Context, asks buildapi.Client, id string, names
 		}
 		defer func() { _ = layout.Close() }() // it was read
 		archive := &source{from: layout}
-		built, err = r.o.Images.Import(ctx, id, archive, bases)
+		built, err = r.o.Images.Import(ctx, id, t.counts(archive), bases)
 		if unread := archive.err(); err != nil && unread != nil {
 			return r.failure(unread)
 		}

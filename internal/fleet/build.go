@@ -104,11 +104,12 @@ type Base struct {
 
 // The states of a [BuildEvent]. An event without one is output or progress.
 const (
-	BuildWaiting = "waiting" // for its turn; Text says what for
-	BuildStarted = "started"
-	BuildCached  = "cached"
-	BuildDone    = "done"
-	BuildError   = "failed"
+	BuildWaiting  = "waiting" // for its turn; Text says what for
+	BuildStarted  = "started"
+	BuildCached   = "cached"
+	BuildDone     = "done"
+	BuildError    = "failed"
+	BuildCanceled = "canceled" // it did not run, or not to its end: another step failed
 )
 
 // BuildEvent is something that happened in a build.
