@@ -13,6 +13,12 @@ func (c *Client) Images(ctx context.Context) ([]doze.Image, error) {
 	return resource[[]doze.Image](ctx, c, http.MethodGet, nil, "images")
 }
 
+// Image returns an image of the workspace, or one that others share with it. One that is built
+// for the first time has the status of its build, and no tags.
+func (c *Client) Image(ctx context.Context, name string) (doze.Image, error) {
+	return resource[doze.Image](ctx, c, http.MethodGet, nil, "images", doze.KindSandbox, name)
+}
+
 // CreateImage gives an image of a registry a name, with or without a tag, in the
 // workspace. It returns when the server has pulled it.
 func (c *Client) CreateImage(ctx context.Context, name, source string) (doze.ImageResponse, error) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -28,6 +29,31 @@ func (a *app) image() *cobra.Command {
 				return err
 			}
 			return a.show(all, imageRows(all...))
+		},
+	}
+	get := &cobra.Command{
+		Use: "get NAME[:TAG]", Short: "Print one image, with all its tags or with one", Args: takes(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			name, tag, tagged := strings.Cut(strings.TrimPrefix(args[0], doze.KindSandbox+"/"), ":")
+			i, err := c.Image(cmd.Context(), name)
+			if err != nil {
+				return err
+			}
+			if tagged {
+				i.Spec.Tags = slices.DeleteFunc(i.Spec.Tags, func(t doze.ImageTag) bool { return t.Name != tag })
+				if len(i.Spec.Tags) == 0 {
+					return doze.Errorf(doze.NotFound, "the image %s has no tag %q: see doze image get %s", name, tag, name)
+				}
+			}
+			rows := imageRows(i)
+			if len(i.Spec.Tags) == 0 { // it is built for the first time
+				rows = [][]string{{"NAME", "STATUS", "UPDATED"}, {i.Metadata.Name, i.Metadata.Status, moment(i.Metadata.UpdatedAt)}}
+			}
+			return a.show(i, rows)
 		},
 	}
 	remove := &cobra.Command{
@@ -73,7 +99,7 @@ func (a *app) image() *cobra.Command {
 		},
 	}
 	cmd.AddCommand(
-		a.addImage(), list, catalog, a.saveImage(), a.loadImage(), a.pushImage(), a.pullImage(), remove, prune, a.buildLogs(),
+		a.addImage(), list, get, catalog, a.saveImage(), a.loadImage(), a.pushImage(), a.pullImage(), remove, prune, a.buildLogs(),
 		a.imageShare("share NAME WORKSPACE…", "Let other workspaces use an image", (*client.Client).ShareImage),
 		a.imageShare("unshare NAME WORKSPACE…", "Stop sharing an image; existing sandboxes keep running", (*client.Client).UnshareImage),
 	)
@@ -119,11 +145,35 @@ func (a *app) imageShare(use, short string, do func(c *client.Client, ctx contex
 }
 
 func imageRows(all ...doze.Image) [][]string {
-	rows := [][]string{{"NAME", "TAG", "IMAGE", "MB", "FROM", "UPDATED"}}
+	rows := [][]string{{"NAME", "TAG", "IMAGE", "MB", "FROM", "UPDATED", extra + "REFERENCE"}}
 	for _, i := range all {
 		for _, t := range i.Spec.Tags {
-			rows = append(rows, []string{i.Metadata.Name, t.Name, t.Image, strconv.FormatInt(t.Size>>20, 10), i.Metadata.SourceWorkspace, moment(t.UpdatedAt)})
+			rows = append(rows, []string{
+				i.Metadata.Name, t.Name, briefImage(t.Image), strconv.FormatInt(t.Size>>20, 10), i.Metadata.SourceWorkspace, moment(t.UpdatedAt), t.Image,
+			})
 		}
 	}
 	return rows
+}
+
+const (
+	// digestLetters is how many digits of a digest a table has, as in the tables of docker.
+	digestLetters = 12
+	// repositoryMax is how much of the name of a repository a table has.
+	repositoryMax = 40
+)
+
+// briefImage is a reference for a table. Of an image that was built or loaded it is the digest.
+func briefImage(ref string) string {
+	repository, digest, pinned := strings.Cut(ref, "@sha256:")
+	if len(repository) > repositoryMax {
+		repository = "…" + strings.ToValidUTF8(repository[len(repository)-repositoryMax+1:], "")
+	}
+	switch {
+	case !pinned:
+		return repository
+	case strings.HasPrefix(ref, doze.BuiltPrefix):
+		return digest[:min(digestLetters, len(digest))]
+	}
+	return repository + "@" + digest[:min(digestLetters, len(digest))]
 }

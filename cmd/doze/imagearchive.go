@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -37,11 +39,19 @@ docker load and doze image load take it.`,
 			}
 			defer func() { _ = r.Close() }() // it was only read
 			p := a.watch("saving "+args[0], 0)
-			defer p.end()
+			to := ""
 			if file == "" || file == stdio {
-				return copyWhole(a.out, r, p)
+				err = copyWhole(a.out, r, p)
+			} else {
+				to = " to " + file
+				err = writeBeside(file, func(w io.Writer) error { return copyWhole(w, r, p) })
 			}
-			return writeBeside(file, func(w io.Writer) error { return copyWhole(w, r, p) })
+			p.end()
+			if err != nil {
+				return err
+			}
+			a.say(printable(fmt.Sprintf("saved %s%s, %s MB in %.1fs", args[0], to, megabytes(p.done.Load()), time.Since(p.began).Seconds())) + "\n")
+			return nil
 		},
 	}
 	// The format of answers has this name elsewhere; here there is none.
@@ -51,8 +61,15 @@ docker load and doze image load take it.`,
 
 // writeBeside writes a file beside its place, and puts it there when it is whole.
 func writeBeside(file string, write func(io.Writer) error) (err error) {
-	half := filepath.Join(filepath.Dir(file), ".doze-"+rand.Text())
+	dir := filepath.Dir(file)
+	half := filepath.Join(dir, ".doze-"+rand.Text())
 	f, err := os.OpenFile(half, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fileMode)
+	if at, ok := errors.AsType[*fs.PathError](err); ok { // the name of this file means nothing to a user
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("there is no directory %s: make it first", dir)
+		}
+		return fmt.Errorf("cannot make a file in the directory %s: %w", dir, at.Err)
+	}
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path"
@@ -400,7 +401,10 @@ func outcome(err error, ref name.Reference) error {
 	registry := ref.Context().RegistryStr()
 	refused, answered := errors.AsType[*transport.Error](err)
 	if !answered {
-		return doze.Wrap(err, doze.Unavailable, "the registry %s cannot be reached, or breaks off: %v", registry, err)
+		if dial, ok := errors.AsType[*net.OpError](err); ok { // the library repeats it for each address that it tried
+			err = dial
+		}
+		return doze.Wrap(err, doze.Unavailable, "the registry %s cannot be reached, or breaks off", registry)
 	}
 	switch refused.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -26,6 +28,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
+
+	"github.com/dozehq/doze"
 )
 
 // picture is an image whose configuration has what the library does not know.
@@ -72,6 +76,63 @@ type imageServer struct {
 	loaded map[string][]byte // guarded by mu; by name
 }
 
+// tagged is an image with a tag of each kind.
+var tagged = doze.Image{
+	Metadata: doze.ImageMetadata{Name: "app", Status: doze.ImageBuilt},
+	Spec: doze.ImageSpec{Tags: []doze.ImageTag{
+		{Name: "latest", Image: "built/abcdefghijklmnopqrstuvwxyz@sha256:" + strings.Repeat("0123456789abcdef", 4), Size: 5 << 20},
+		{Name: "1", Image: "hub.test/" + strings.Repeat("team/", 20) + "app@sha256:" + strings.Repeat("fedcba9876543210", 4), Size: 7 << 20},
+	}},
+}
+
+// TestImageTable: a table of images fits a screen, and a wide one has all.
+func TestImageTable(t *testing.T) {
+	t.Parallel()
+	s := newImageServer(t)
+	const header = "NAME  TAG     IMAGE                                                  MB  FROM  UPDATED\n"
+	for args, want := range map[string]string{
+		"ls":                     header + "app   latest  0123456789ab                                           5   -     -\n" + "app   1       …/team/team/team/team/team/team/team/app@fedcba987654  7   -     -\n",
+		"get begun":              "NAME   STATUS    UPDATED\nbegun  BUILDING  -\n",
+		"get app:2":              "",
+		"get none":               "",
+		"get app -o name":        "app\napp\n",
+		"get sandbox/app:latest": "NAME  TAG     IMAGE         MB  FROM  UPDATED\napp   latest  0123456789ab  5   -     -\n",
+	} {
+		code, out, errs := s.command(t, "", strings.Fields(args)...)
+		if out != want || (code == 0) != (want != "") || code != 0 && code != exitNotFound {
+			t.Errorf("%s: %d %s\n%s", args, code, errs, cmp.Diff(want, out))
+		}
+	}
+	if _, out, _ := s.command(t, "", "ls", "-o", "wide"); !strings.Contains(out, tagged.Spec.Tags[0].Image) || !strings.Contains(out, tagged.Spec.Tags[1].Image) {
+		t.Errorf("a wide table is %s", out)
+	}
+	code, out, errs := s.command(t, "", "get", "app:1", "-o", "json")
+	var got doze.Image
+	if err := json.Unmarshal([]byte(out), &got); code != 0 || err != nil || len(got.Spec.Tags) != 1 || got.Spec.Tags[0] != tagged.Spec.Tags[1] {
+		t.Errorf("%d %s %s %v", code, out, errs, err)
+	}
+}
+
+// TestUnreachableRegistry: the reason is told once.
+func TestUnreachableRegistry(t *testing.T) {
+	t.Parallel()
+	s := newImageServer(t)
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"push", "app:1", address + "/x:1"}, {"pull", address + "/x:1"}} {
+		code, _, errs := s.command(t, "", args...)
+		if code == 0 || strings.Count(errs, "connection refused") != 1 || strings.Count(errs, "cannot be reached") != 1 {
+			t.Errorf("%v: %d %s", args, code, errs)
+		}
+	}
+}
+
 func newImageServer(t *testing.T) *imageServer {
 	t.Helper()
 	var b bytes.Buffer
@@ -88,6 +149,12 @@ func newImageServer(t *testing.T) *imageServer {
 			panic(http.ErrAbortHandler)
 		case r.Method == http.MethodGet && name == "app:1":
 			_, _ = w.Write(s.archive)
+		case r.Method == http.MethodGet && name == "app":
+			_ = json.NewEncoder(w).Encode(tagged)
+		case r.Method == http.MethodGet && name == "begun":
+			_ = json.NewEncoder(w).Encode(doze.Image{Metadata: doze.ImageMetadata{Name: "begun", Status: doze.BuildBuilding}})
+		case r.Method == http.MethodGet && r.URL.Path == "/v0/images":
+			_ = json.NewEncoder(w).Encode([]doze.Image{tagged})
 		case r.Method == http.MethodPut && name != "wrong":
 			raw, err := io.ReadAll(r.Body)
 			if err != nil {
@@ -124,7 +191,7 @@ func TestImageArchives(t *testing.T) {
 	s := newImageServer(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "app.tar")
-	if code, out, errs := s.command(t, "", "save", "app:1", "-o", file); code != 0 || out != "" {
+	if code, out, errs := s.command(t, "", "save", "app:1", "-o", file); code != 0 || out != "" || !strings.HasPrefix(errs, "saved app:1 to "+file+", 0.0 MB in ") {
 		t.Errorf("%d %s %s", code, out, errs)
 	}
 	if b, err := os.ReadFile(file); err != nil || !bytes.Equal(b, s.archive) {
@@ -148,6 +215,8 @@ func TestImageArchives(t *testing.T) {
 	}{
 		{"save none -o " + filepath.Join(dir, "none"), "no such image", exitNotFound},
 		{"save broken -o " + filepath.Join(dir, "none"), "", exitFailed},
+		{"save app:1 -o " + filepath.Join(dir, "none", "x"), "doze: there is no directory " + filepath.Join(dir, "none") + ": make it first\n", exitFailed},
+		{"save app:1 -o " + filepath.Join(file, "x"), "doze: cannot make a file in the directory " + file + ": not a directory\n", exitFailed},
 		{"load -i " + file, "-t NAME", exitUsage},
 		{"load -i " + filepath.Join(dir, "none") + " -t a", "no such file", exitFailed},
 		{"load -i " + file + " -t wrong", "no image", exitUsage},
