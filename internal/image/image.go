@@ -236,6 +236,9 @@ func (s *Server) createImage(ctx context.Context, r *http.Request, body map[stri
 			wrong.Add("image", "is required, unless upload=true asks for a build")
 		}
 	}
+	if in.Image != "" && api.Upload.In(r.URL.Query()) && !api.SkipBuild.In(r.URL.Query()) {
+		wrong.Add("image", "has no place beside upload=true: an image is either built of files that you upload, or imported from a registry; leave one of them out")
+	}
 	if slices.Contains(imageTypes[1:], in.ResourceType) {
 		lacking = append(lacking, "this platform runs sandboxes only: resourceType must be "+doze.KindSandbox)
 	}

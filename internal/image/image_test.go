@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/build"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/plane/planetest"
 )
@@ -39,6 +40,13 @@ func TestImagesOfAWorkspace(t *testing.T) {
 		if made.Image != "hub.test/team/app@sha256:1" || made.Name != "own-app" || made.ResourceType != "sandbox" {
 			t.Errorf("%+v", made)
 		}
+		// A request wants one of the two, a build or an import.
+		if w := p.Do("POST", "/images?upload=true", `{"name":"own-both","image":"hub.test/team/app:1"}`); w.Code != 400 || !strings.Contains(w.Body.String(), "image has no place beside upload=true") || w.Header().Get(build.UploadHeader) != "" {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		planetest.Want[any](p, 404, "GET", "/images/sandbox/own-both", "")
+		planetest.Want[doze.ImageResponse](p, 200, "POST", "/images?upload=true&skip-build=true", `{"name":"own-both","image":"hub.test/team/app:1"}`)
+		planetest.Want[any](p, 200, "DELETE", "/images/sandbox/own-both", "")
 		planetest.After(time.Second)
 		planetest.Want[doze.ImageResponse](p, 200, "POST", "/images", `{"name":"own-app:2","image":"hub.test/team/app:2"}`)
 		got := planetest.Want[doze.Image](p, 200, "GET", "/images/sandbox/own-app", "")
