@@ -85,7 +85,7 @@ var imports = map[string][]string{
 	"internal/api":                                 {".", "internal/access", "internal/audit", "internal/httpx", "internal/listing", "internal/openapi", "internal/quota"},
 	"internal/audit":                               {".", "internal/ratelimit"},
 	"internal/bell":                                {},
-	"internal/build":                               {".", "internal/access", "internal/api", "internal/audit", "internal/bell", "internal/durable", "internal/fleet", "internal/keylock", "internal/openapi", "internal/store"},
+	"internal/build":                               {".", "internal/access", "internal/api", "internal/audit", "internal/bell", "internal/buildapi", "internal/durable", "internal/fleet", "internal/keylock", "internal/openapi", "internal/store"},
 	"internal/buildapi":                            {},
 	"internal/builder":                             {".", "internal/agentapi", "internal/buildapi", "internal/durable", "internal/fleet"},
 	"internal/catalogue":                           {"."},

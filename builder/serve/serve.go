@@ -272,7 +272,13 @@ func (s *Server) fill(a *archive, r io.Reader) (unpack.Stats, error) {
 	if err := os.Mkdir(a.files(), 0o755); err != nil { //nolint:gosec // a directory of images
 		return unpack.Stats{}, err
 	}
-	stats, err := unpack.Archive(r, a.files(), unpack.Default)
+	limits := unpack.Default
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(s.dir, &disk); err != nil {
+		return unpack.Stats{}, err
+	}
+	limits.Bytes = buildapi.ContextMost(int64(disk.Blocks) * disk.Bsize) //nolint:gosec // G115: disks are smaller
+	stats, err := unpack.Archive(r, a.files(), limits)
 	if err != nil {
 		return stats, err
 	}

@@ -98,6 +98,8 @@ func Archive(r io.Reader, dir string, limits Limits) (Stats, error) {
 		}
 	case len(head) > tarMagicAt && bytes.HasPrefix(head[tarMagicAt:], []byte("ustar")):
 		err = u.tar(in)
+	case len(head) == sniff && len(bytes.Trim(head, "\x00")) == 0:
+		err = &MistakeError{Text: "the archive is empty: it needs a Dockerfile"}
 	default:
 		err = &MistakeError{Text: "the body is neither a zip nor a tar nor a tar compressed by gzip"}
 	}
@@ -155,6 +157,7 @@ type entry struct {
 	time time.Time
 	link string // of a symbolic link, or of another name of a file
 	hard bool
+	size int64 // as the archive says
 	open func() (io.ReadCloser, error)
 }
 
@@ -169,7 +172,7 @@ func (u *unpacker) tar(r io.Reader) error {
 		case err != nil:
 			return err
 		}
-		e := entry{name: h.Name, mode: h.FileInfo().Mode(), time: h.ModTime, link: h.Linkname}
+		e := entry{name: h.Name, mode: h.FileInfo().Mode(), time: h.ModTime, link: h.Linkname, size: h.Size}
 		e.open = func() (io.ReadCloser, error) { return io.NopCloser(in), nil }
 		switch h.Typeflag {
 		case tar.TypeXGlobalHeader:
@@ -208,6 +211,9 @@ func (u *unpacker) zip(r io.ReaderAt, size int64) error {
 		return err
 	}
 	budget.off = true // its files are bounded otherwise
+	if err := u.checkDeclared(in.File); err != nil {
+		return err
+	}
 	for _, f := range in.File {
 		if f.Flags&1 != 0 {
 			return mistake(f.Name, "it is encrypted")
@@ -229,6 +235,30 @@ func (u *unpacker) zip(r io.ReaderAt, size int64) error {
 		}
 	}
 	return nil
+}
+
+// checkDeclared refuses a zip whose directory says that it is too large, before anything of it
+// is written.
+func (u *unpacker) checkDeclared(files []*zip.File) error {
+	left := uint64(max(u.limits.Bytes, 0)) //nolint:gosec // G115: it is not negative
+	for _, f := range files {
+		if f.UncompressedSize64 > left {
+			return u.tooLarge(f.Name)
+		}
+		left -= f.UncompressedSize64
+	}
+	return nil
+}
+
+// tooLarge is the error of an archive whose files have more than fits. Name is the entry that
+// does not fit.
+func (u *unpacker) tooLarge(name string) error {
+	limit := fmt.Sprintf("%d bytes", u.limits.Bytes)
+	if u.limits.Bytes >= 1<<20 {
+		limit = fmt.Sprintf("%d MB", u.limits.Bytes>>20)
+	}
+	return &MistakeError{TooLarge: true, Text: fmt.Sprintf(
+		"the archive unpacks to more than %s, which is the limit, with entry %.*q: leave out what the Dockerfile does not copy, or have the operator raise --build-disk-mb", limit, excerpt, name)}
 }
 
 // target reads where a symbolic link of a zip leads.
@@ -378,6 +408,10 @@ func (u *unpacker) again(name string, e entry) error {
 
 // file writes the bytes of a file.
 func (u *unpacker) file(name string, e entry) error {
+	left := u.limits.Bytes - u.stats.Bytes
+	if e.size > left {
+		return u.tooLarge(e.name)
+	}
 	in, err := e.open()
 	if err != nil {
 		return err
@@ -387,11 +421,10 @@ func (u *unpacker) file(name string, e entry) error {
 	if err != nil {
 		return err
 	}
-	left := u.limits.Bytes - u.stats.Bytes
 	n, err := io.Copy(out, io.LimitReader(in, left+1))
 	u.stats.Bytes += n
 	if err == nil && n > left {
-		err = &MistakeError{Text: fmt.Sprintf("the files of the archive have more than %d bytes together, with entry %.*q", u.limits.Bytes, excerpt, e.name), TooLarge: true}
+		err = u.tooLarge(e.name)
 	}
 	if err == nil {
 		err = out.Chmod(modeOf(e.mode)) // by the open file: no umask

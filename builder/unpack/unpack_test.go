@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"archive/zip"
 	"bytes"
+	"compress/flate"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -75,6 +76,34 @@ func zipOf(tb testing.TB, files ...file) []byte {
 		if _, err := io.WriteString(in, body); err != nil {
 			tb.Fatal(err)
 		}
+	}
+	if err := w.Close(); err != nil {
+		tb.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// lying is a zip of one large file that says that it has another size.
+func lying(tb testing.TB, size uint64) []byte {
+	tb.Helper()
+	var packed, out bytes.Buffer
+	z, err := flate.NewWriter(&packed, flate.BestCompression)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if _, err := z.Write(make([]byte, 1<<20)); err != nil {
+		tb.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		tb.Fatal(err)
+	}
+	w := zip.NewWriter(&out)
+	f, err := w.CreateRaw(&zip.FileHeader{Name: "bomb", Method: zip.Deflate, UncompressedSize64: size, CompressedSize64: uint64(packed.Len())})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if _, err := packed.WriteTo(f); err != nil {
+		tb.Fatal(err)
 	}
 	if err := w.Close(); err != nil {
 		tb.Fatal(err)
@@ -205,28 +234,31 @@ func TestHostile(t *testing.T) {
 			zipOf(t, file{name: "l", kind: tar.TypeSymlink, link: "/tmp", mode: 0o777}, file{name: "l/x", body: "x"}),
 			"leads out", false,
 		},
-		"hard link out":     {tarOf(t, file{name: "h", kind: tar.TypeLink, link: "../secret"}), "leads out", false},
-		"hard link by link": {tarOf(t, file{name: "l", kind: tar.TypeSymlink, link: ".."}, file{name: "h", kind: tar.TypeLink, link: "l/secret"}), "leads out", false},
-		"hard link to none": {tarOf(t, file{name: "h", kind: tar.TypeLink, link: "none"}), "did not come before", false},
-		"device":            {tarOf(t, file{name: "d", kind: tar.TypeChar}), "device", false},
-		"device in a zip":   {zipOf(t, file{name: "d", kind: tar.TypeChar, mode: 0o666}), "device", false},
-		"pipe":              {tarOf(t, file{name: "d", kind: tar.TypeFifo}), "pipe", false},
-		"too many":          {tarOf(t, many...), "more than 20 entries, and \"", true},
-		"too many in a zip": {zipOf(t, many...), "more than 20 entries", true},
-		"bomb":              {tarOf(t, bomb), "more than 65536 bytes together, with entry \"" + bomb.name, true},
-		"bomb in a zip":     {zipOf(t, bomb), "more than 65536 bytes", true},
-		"bomb in a gzip":    {gzipOf(t, tarOf(t, bomb)), "more than 65536 bytes", true},
-		"deep":              {tarOf(t, file{name: strings.Repeat("d/", 10) + "f"}), "below 10 directories", false},
-		"a long path":       {tarOf(t, file{name: strings.Repeat("d", 5000)}), "bytes", false},
-		"a file above":      {tarOf(t, file{name: "f"}, file{name: "f/g", body: "x"}), "a file is in its path", false},
-		"over a directory":  {tarOf(t, file{name: "d/f"}, file{name: "d", body: "x"}), "replaces a directory", false},
-		"an empty link":     {tarOf(t, file{name: "l", kind: tar.TypeSymlink}), "where the link leads", false},
-		"encrypted":         {encrypted, "encrypted", false},
-		"cut":               {truncated, "broken in or after entry", false},
-		"cut gzip":          {gzipOf(t, tarOf(t, bomb))[:60], "broken", false},
-		"a broken zip":      {[]byte("PK\x03\x04 and no more"), "broken", false},
-		"text":              {[]byte("FROM scratch\n"), "neither a zip", false},
-		"nothing":           {nil, "neither a zip", false},
+		"hard link out":           {tarOf(t, file{name: "h", kind: tar.TypeLink, link: "../secret"}), "leads out", false},
+		"hard link by link":       {tarOf(t, file{name: "l", kind: tar.TypeSymlink, link: ".."}, file{name: "h", kind: tar.TypeLink, link: "l/secret"}), "leads out", false},
+		"hard link to none":       {tarOf(t, file{name: "h", kind: tar.TypeLink, link: "none"}), "did not come before", false},
+		"device":                  {tarOf(t, file{name: "d", kind: tar.TypeChar}), "device", false},
+		"device in a zip":         {zipOf(t, file{name: "d", kind: tar.TypeChar, mode: 0o666}), "device", false},
+		"pipe":                    {tarOf(t, file{name: "d", kind: tar.TypeFifo}), "pipe", false},
+		"too many":                {tarOf(t, many...), "more than 20 entries, and \"", true},
+		"too many in a zip":       {zipOf(t, many...), "more than 20 entries", true},
+		"bomb":                    {tarOf(t, bomb), "more than 65536 bytes, which is the limit, with entry \"" + bomb.name, true},
+		"bomb in a zip":           {zipOf(t, bomb), "more than 65536 bytes", true},
+		"bomb in a gzip":          {gzipOf(t, tarOf(t, bomb)), "more than 65536 bytes", true},
+		"a bomb by its directory": {lying(t, 1<<40), "more than 65536 bytes", true},
+		"a bomb by a lie":         {lying(t, 1), "broken", false},
+		"an empty tar":            {tarOf(t), "the archive is empty", false},
+		"deep":                    {tarOf(t, file{name: strings.Repeat("d/", 10) + "f"}), "below 10 directories", false},
+		"a long path":             {tarOf(t, file{name: strings.Repeat("d", 5000)}), "bytes", false},
+		"a file above":            {tarOf(t, file{name: "f"}, file{name: "f/g", body: "x"}), "a file is in its path", false},
+		"over a directory":        {tarOf(t, file{name: "d/f"}, file{name: "d", body: "x"}), "replaces a directory", false},
+		"an empty link":           {tarOf(t, file{name: "l", kind: tar.TypeSymlink}), "where the link leads", false},
+		"encrypted":               {encrypted, "encrypted", false},
+		"cut":                     {truncated, "broken in or after entry", false},
+		"cut gzip":                {gzipOf(t, tarOf(t, bomb))[:60], "broken", false},
+		"a broken zip":            {[]byte("PK\x03\x04 and no more"), "broken", false},
+		"text":                    {[]byte("FROM scratch\n"), "neither a zip", false},
+		"nothing":                 {nil, "neither a zip", false},
 	} {
 		dir, secret := place(t)
 		_, err := Archive(bytes.NewReader(c.raw), dir, small)

@@ -1,11 +1,14 @@
 package build_test
 
 import (
+	"archive/zip"
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/buildapi"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/fleet/fleettest"
 	"github.com/dozehq/doze/internal/plane/planetest"
@@ -194,6 +198,22 @@ func TestFailure(t *testing.T) {
 	})
 }
 
+// bomb is a small zip of 3 GB in some files.
+func bomb(t testing.TB, entries int) string {
+	t.Helper()
+	var out bytes.Buffer
+	w := zip.NewWriter(&out)
+	for i := range entries {
+		if _, err := w.CreateRaw(&zip.FileHeader{Name: strconv.Itoa(i), UncompressedSize64: 3 << 30 / uint64(entries)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
 func TestUploads(t *testing.T) {
 	t.Parallel()
 	planetest.InBubble(t, func(p *planetest.Platform) {
@@ -210,6 +230,10 @@ func TestUploads(t *testing.T) {
 		put(404, strings.Replace(first, "/builds/", "/builds/x", 1), files, "no such upload")
 		put(400, first, "echo no archive", "zip, tar or tar.gz")
 		put(400, first, "", "zip, tar or tar.gz")
+		put(400, first, string(make([]byte, 10240)), "the archive is empty")
+		put(413, first, bomb(t, 1), fmt.Sprintf("the archive unpacks to %d MB, and the limit is %d MB", 3<<10, planetest.BuildDisk/2))
+		put(413, first, "\x1f\x8b a gzip says it at its end"+"\x00\x00\x00\x80", "the archive unpacks to 2048 MB")
+		put(413, first, bomb(t, buildapi.ContextFilesMax+1), "more than 200000 files")
 		r := p.Do("PUT", p.Path(first), files, "Authorization", "", "Content-Length", "1")
 		if r.Code != 200 {
 			t.Errorf("after mistakes: %d %s", r.Code, r.Body)

@@ -82,6 +82,8 @@ type Sandboxes interface {
 	Deploy(ctx context.Context, b *store.Build) error
 	// Failed records that there will be no image, and why. What runs is left alone.
 	Failed(ctx context.Context, uid, why string) error
+	// BuilderDisk is how many files a builder of the node has room for. 0 is not known.
+	BuilderDisk() doze.Megabytes
 }
 
 // Config is what a Server works with. Every field but Parallel is required. Images and

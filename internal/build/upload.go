@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/buildapi"
 	"github.com/dozehq/doze/internal/durable"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -239,7 +240,28 @@ func (s *Server) receive(r *http.Request, id string) (size int64, err error) {
 	if !isArchive(head) {
 		return 0, doze.Errorf(doze.Invalid, "the body is no zip, tar or tar.gz: send the files as one of them")
 	}
+	if err := s.checkDeclared(f, size); err != nil {
+		return 0, err
+	}
 	return size, f.Sync()
+}
+
+// checkDeclared refuses an archive that says of itself that no builder can unpack it.
+func (s *Server) checkDeclared(f io.ReaderAt, size int64) error {
+	d, err := declared(f, size, buildapi.ContextFilesMax)
+	most := buildapi.ContextMost(s.Sandboxes().BuilderDisk().Bytes())
+	switch {
+	case err != nil:
+		return err
+	case d.empty:
+		return doze.Errorf(doze.Invalid, "the archive is empty: send the directory of the Dockerfile, with the Dockerfile in it")
+	case d.files > buildapi.ContextFilesMax:
+		return doze.Errorf(doze.TooLarge, "the archive has more than %d files, which is the limit: list those that the Dockerfile does not need in .dockerignore", buildapi.ContextFilesMax)
+	case d.bytes > most:
+		return doze.Errorf(doze.TooLarge, "the archive unpacks to %d MB, and the limit is %d MB: "+
+			"list files that the Dockerfile does not need in .dockerignore, or ask the operator for a larger --build-disk-mb", d.bytes>>20, most>>20)
+	}
+	return nil
 }
 
 var errDiskFull = doze.Errorf(doze.Exhausted, "the platform has no room on its disk for these files: try again later, or ask the operator for a larger disk")
@@ -247,13 +269,13 @@ var errDiskFull = doze.Errorf(doze.Exhausted, "the platform has no room on its d
 // isArchive reports whether a file begins as a zip, a tar or a gzip does. What is in it, the
 // builder looks at, in its machine.
 func isArchive(head []byte) bool {
-	for _, magic := range []string{"PK\x03\x04", "PK\x05\x06", "\x1f\x8b"} {
-		if bytes.HasPrefix(head, []byte(magic)) {
+	for _, magic := range [][]byte{zipMagic, zipEndMagic, gzipMagic} {
+		if bytes.HasPrefix(head, magic) {
 			return true
 		}
 	}
 	const at = 257 // in the header of a tar
-	return len(head) >= headMax && bytes.HasPrefix(head[at:], []byte("ustar"))
+	return len(head) >= headMax && bytes.HasPrefix(head[at:], []byte("ustar")) || emptyTar(head)
 }
 
 // queue records that the files of a build are there.

@@ -44,6 +44,9 @@ const (
 	// ContextUnpackedMax bounds the files of an archive together. The disk of the
 	// builder may be smaller.
 	ContextUnpackedMax = 8 << 30
+	// contextPart is which part of the disk of a builder the files of an archive may take: a
+	// half. BuildKit copies those that the Dockerfile names, at least once.
+	contextPart = 2
 	// ContextFilesMax bounds the entries of an archive: a large node_modules has
 	// a hundred thousand.
 	ContextFilesMax = 200_000
@@ -82,6 +85,15 @@ const (
 	// than a screen shows, and records and events repeat it.
 	FailureMax = 16 << 10
 )
+
+// ContextMost bounds the files of an archive together, for a builder whose disk has so many
+// bytes. 0 is a disk of which nobody knows.
+func ContextMost(disk int64) int64 {
+	if disk <= 0 {
+		return ContextUnpackedMax
+	}
+	return min(ContextUnpackedMax, disk/contextPart)
+}
 
 // The bounds of what a node reads of a builder.
 const (

@@ -17,6 +17,9 @@ import (
 // Builds is what builds of images ask of the sandboxes that they are for.
 type Builds struct{ *Server }
 
+// BuilderDisk implements build.Sandboxes.
+func (s Builds) BuilderDisk() doze.Megabytes { return s.node.Load().BuildDisk }
+
 // awaitsImage reports whether a sandbox in a phase gets its machine when an image is built.
 func awaitsImage(p doze.Phase) bool { return p == doze.Uploading || p == doze.Building }
 

@@ -17,6 +17,7 @@ type NodeInfo struct {
 	Memory      doze.Megabytes // the most that one sandbox can have; 0: any
 	Proxy       bool           // sandboxes reach others, by the proxy that obeys their rules
 	Unmetered   bool           // sandboxes may send past what counts
+	BuildDisk   doze.Megabytes // room for the files of a builder; 0: not known
 	SealKey     []byte         // the public key that secrets of routing rules are sealed for
 }
 

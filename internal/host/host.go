@@ -173,7 +173,7 @@ func (h *Host) Node() Node { return Node{h.node, h.builder} }
 func (h *Host) Info() fleet.NodeInfo {
 	return fleet.NodeInfo{
 		Memory: largest(h.memory, Traits(h.o.Driver)), Proxy: h.o.Egress != EgressClosed, Unmetered: h.o.Egress == EgressDirect,
-		SealKey: h.secrets.opener.Sealer().Key(),
+		BuildDisk: h.o.Builds.disk(h.o.Builds.memory(h.memory)), SealKey: h.secrets.opener.Sealer().Key(),
 	}
 }
 

@@ -70,6 +70,9 @@ const Target = "here-1.preview.doze.test"
 // Base is the public URL of the control API.
 const Base = "https://doze.test/v0"
 
+// BuildDisk is that of the builders of the node.
+const BuildDisk doze.Megabytes = 1024
+
 // Start opens a platform; run says whether its loops run.
 func Start(tb testing.TB, run bool) *Platform {
 	tb.Helper()
@@ -117,7 +120,7 @@ func (p *Platform) Open(run bool) {
 	p.Audit = audit.New(p.AuditStore, auditRetention)
 	parts := plane.Parts{
 		Audit: p.Audit,
-		Info:  fleet.NodeInfo{Memory: p.Memory, Proxy: p.Pool != nil, Unmetered: p.Unmetered, SealKey: opener.Sealer().Key()},
+		Info:  fleet.NodeInfo{Memory: p.Memory, Proxy: p.Pool != nil, Unmetered: p.Unmetered, BuildDisk: BuildDisk, SealKey: opener.Sealer().Key()},
 		Store: st, Node: p.Node, Gate: p.Node, Directory: p.Dir, Credentials: creds, Regions: []string{"here-1", "there-1"},
 		Resolver: p.DNS, DomainTarget: cmp.Or(p.Target, Target),
 		Previews: p.Previews, PreviewURL: func(label string) string { return "http://" + label + ".preview.test" }, Recheck: func() {},
