@@ -214,6 +214,9 @@ func (r *Room) supply(ctx context.Context, asks buildapi.Client, o order, emit f
 	for _, name := range planned.Images {
 		base, own := o.Bases[name]
 		if !own {
+			if err := r.o.Images.CheckPlatform(name); err != nil {
+				return nil, nil, fleet.BuildFailed(doze.Public(err).Message, fleet.BuildFailure{})
+			}
 			if !r.o.Images.Platform(name) {
 				continue
 			}

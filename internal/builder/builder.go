@@ -77,6 +77,8 @@ type Images interface {
 	// Platform reports whether a name is one of the platform's own images, which no
 	// registry has.
 	Platform(name string) bool
+	// CheckPlatform returns why a name that can only mean an image of the platform means none.
+	CheckPlatform(name string) error
 	// Ensure has an image here: made or pulled, if it is not there yet. It returns the
 	// digest of its files.
 	Ensure(ctx context.Context, b fleet.Base) (digest string, err error)

@@ -165,6 +165,10 @@ func TestSupply(t *testing.T) {
 			t.Errorf("of %s there is %v", base.Ref, err)
 		}
 	}
+	o.ID, o.Bases, o.Dockerfile = "b6", nil, fleettest.Unknown
+	if _, _, err := y.try(o); doze.Public(err).Name != fleet.NameBuildFailed || !strings.Contains(err.Error(), `the platform has no image "doze/none"`) {
+		t.Errorf("of an image that the platform lacks there is %v", err)
+	}
 }
 
 // TestTornExport: an image that cannot be read to its end is no fault of the builder.

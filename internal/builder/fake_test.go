@@ -471,6 +471,13 @@ func newShelf() *shelf { return &shelf{images: map[string][]byte{}} }
 
 func (s *shelf) Platform(name string) bool { return strings.HasPrefix(name, "doze/") }
 
+func (s *shelf) CheckPlatform(name string) error {
+	if strings.HasPrefix(name, "doze/none") {
+		return doze.Errorf(doze.Invalid, "the platform has no image %q", name)
+	}
+	return nil
+}
+
 func (s *shelf) Ensure(_ context.Context, b fleet.Base) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

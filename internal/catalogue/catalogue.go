@@ -63,6 +63,12 @@ var rows = []Row{
 	{Name: "tailscale", Missing: "Tailscale, which is in no package registry"},
 }
 
+// Claims reports whether a reference has a prefix of names that mean an image of ours, whether or
+// not there is one.
+func Claims(ref string) bool {
+	return slices.ContainsFunc(family, func(prefix string) bool { return strings.HasPrefix(ref, prefix) })
+}
+
 // Rows returns the table.
 func Rows() []Row { return slices.Clone(rows) }
 

@@ -137,3 +137,18 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestCheckPlatform: a name of the platform's family that means nothing says what there is.
+func TestCheckPlatform(t *testing.T) {
+	t.Parallel()
+	l := library(t, Options{})
+	for ref, want := range map[string]string{
+		"blaxel/xyz": "doze image catalog. There are blaxel/base-image:latest, ", "doze/xyz:1": "the platform has no image", "blaxel/tailscale": "does not ship Tailscale",
+		"blaxel/node:20": "has a tag that images of the platform do not have", "blaxel/node": "", "doze/slim:latest": "", "debian:12": "", "team/blaxel/xyz": "", "hub.test/blaxel/xyz": "",
+	} {
+		err := l.CheckPlatform(ref)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", ref, err, want)
+		}
+	}
+}

@@ -234,6 +234,9 @@ type buildImages struct{ h *Host }
 // Platform implements [builder.Images].
 func (b buildImages) Platform(name string) bool { return b.h.images.Platform(name) }
 
+// CheckPlatform implements [builder.Images].
+func (b buildImages) CheckPlatform(name string) error { return b.h.images.CheckPlatform(name) }
+
 // ensure has an image here.
 func (b buildImages) ensure(ctx context.Context, base fleet.Base) (disk.Image, error) {
 	return b.h.images.EnsureFor(ctx, base.Ref, diskLogin(base.Login), showProgress(b.h.o.Output, base.Ref))

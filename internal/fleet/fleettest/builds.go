@@ -23,12 +23,15 @@ const (
 	Broken = "broken.Dockerfile"
 	// Endless prints a line and does not end by itself.
 	Endless = "endless.Dockerfile"
+	// Unknown begins with an image that the platform does not have.
+	Unknown = "unknown.Dockerfile"
 )
 
 // dockerfiles is the context of each build of the suite.
 var dockerfiles = map[string]string{
 	"Dockerfile": "FROM doze/slim\nRUN echo built\n",
 	Broken:       "FROM doze/slim\n\nRUN echo reason && exit 7\n",
+	Unknown:      "FROM doze/none\n",
 	Endless:      "FROM doze/slim\nRUN echo begun && sleep 1000000\n",
 }
 
