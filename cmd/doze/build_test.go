@@ -357,13 +357,14 @@ func TestPlainView(t *testing.T) {
 		from := doze.BuildEvent{Step: 1, Steps: 3, Name: "FROM large", State: doze.StepStarted}
 		show(from)
 		from.State = ""
-		for i := range int64(8) { // every second
+		time.Sleep(time.Second / 2) // no two timers end at one time
+		for i := range int64(8) {   // every second
 			from.Current, from.Total = i<<20, 10<<20
 			show(from)
 			time.Sleep(time.Second)
 		}
 		said("#1 [1/3] FROM large\n#1 [1/3] FROM large 4.0 / 10.0 MB 5s\n")
-		time.Sleep(4 * time.Second) // it came to a halt
+		time.Sleep(3 * time.Second) // it came to a halt
 		said("#1 [1/3] FROM large 7.0 / 10.0 MB 10s\n")
 		show(doze.BuildEvent{Step: 1, Steps: 3, Name: "FROM large", State: doze.StepDone, TookMs: 12000})
 		show(doze.BuildEvent{Name: "import the image", State: doze.StepStarted})

@@ -130,7 +130,7 @@ func (v *plainView) remindLocked(now time.Time) {
 	for _, s := range steps {
 		if s.runs && now.Sub(s.said) >= silenceMost {
 			s.said = now
-			_ = v.printLocked(s, fmt.Sprintf("%s%s %.0fs", s.title, transferred(s.current, s.total), now.Sub(s.began).Seconds())) // the next event fails too
+			_ = v.printLocked(s, fmt.Sprintf("%s%s %ds", s.title, transferred(s.current, s.total), now.Sub(s.began)/time.Second)) // the next event fails too
 		}
 	}
 }

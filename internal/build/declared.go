@@ -129,6 +129,17 @@ func large(fields []byte) int64 {
 	return zipLarge
 }
 
+// lastRecord finds the last record of a zip, whose comment goes to the end of the archive. A
+// comment may have the same letters.
+func lastRecord(tail []byte) int {
+	for at := bytes.LastIndex(tail, zipEndMagic); at >= 0; at = bytes.LastIndex(tail[:at], zipEndMagic) {
+		if left := len(tail) - at - zipEnd; left >= 0 && int(binary.LittleEndian.Uint16(tail[at+zipEnd-2:])) == left {
+			return at
+		}
+	}
+	return -1
+}
+
 // zipDirectory finds the directory of a zip, by its last record. It ends where that record
 // begins. A begin of -1 is none.
 func zipDirectory(f io.ReaderAt, size int64) (begin, length int64, err error) {
@@ -137,8 +148,8 @@ func zipDirectory(f io.ReaderAt, size int64) (begin, length int64, err error) {
 	if _, err := f.ReadAt(tail, from); err != nil {
 		return -1, 0, err
 	}
-	at := bytes.LastIndex(tail, zipEndMagic)
-	if at < 0 || len(tail)-at < zipEnd {
+	at := lastRecord(tail)
+	if at < 0 {
 		return -1, 0, nil
 	}
 	record, end := tail[at:], from+int64(at)

@@ -205,7 +205,7 @@ class BuildEvent:
     line: int | None = field(default=None)
     name: str | None = field(default=None)
     stage: str | None = field(default=None)
-    state: Literal["waiting", "started", "cached", "done", "failed"] | None = field(default=None)
+    state: Literal["waiting", "started", "cached", "done", "failed", "canceled"] | None = field(default=None)
     status: str | None = field(default=None)
     step: int | None = field(default=None)
     steps: int | None = field(default=None)
