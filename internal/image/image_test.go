@@ -32,6 +32,19 @@ func putSecret(p *planetest.Platform, name, registry, password string, headers .
 	planetest.Want[doze.Secret](p, 200, "POST", "/secrets", `{"metadata":{"name":"`+name+`"},"data":{".dockerconfigjson":"`+auth+`"}}`, headers...)
 }
 
+// TestEitherImport: an image is imported or built of an upload, and never both.
+func TestEitherImport(t *testing.T) {
+	t.Parallel()
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		if w := p.Do("POST", "/images?upload=true", `{"name":"own-both","image":"hub.test/team/app:1"}`); w.Code != 400 || !strings.Contains(w.Body.String(), "image has no place beside upload=true") || w.Header().Get(build.UploadHeader) != "" {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		planetest.Want[any](p, 404, "GET", "/images/sandbox/own-both", "")
+		planetest.Want[doze.ImageResponse](p, 200, "POST", "/images?upload=true&skip-build=true", `{"name":"own-both","image":"hub.test/team/app:1"}`)
+	})
+}
+
 func TestImagesOfAWorkspace(t *testing.T) {
 	t.Parallel()
 	planetest.InBubble(t, func(p *planetest.Platform) {
@@ -40,13 +53,6 @@ func TestImagesOfAWorkspace(t *testing.T) {
 		if made.Image != "hub.test/team/app@sha256:1" || made.Name != "own-app" || made.ResourceType != "sandbox" {
 			t.Errorf("%+v", made)
 		}
-		// A request wants one of the two, a build or an import.
-		if w := p.Do("POST", "/images?upload=true", `{"name":"own-both","image":"hub.test/team/app:1"}`); w.Code != 400 || !strings.Contains(w.Body.String(), "image has no place beside upload=true") || w.Header().Get(build.UploadHeader) != "" {
-			t.Errorf("%d %s", w.Code, w.Body)
-		}
-		planetest.Want[any](p, 404, "GET", "/images/sandbox/own-both", "")
-		planetest.Want[doze.ImageResponse](p, 200, "POST", "/images?upload=true&skip-build=true", `{"name":"own-both","image":"hub.test/team/app:1"}`)
-		planetest.Want[any](p, 200, "DELETE", "/images/sandbox/own-both", "")
 		planetest.After(time.Second)
 		planetest.Want[doze.ImageResponse](p, 200, "POST", "/images", `{"name":"own-app:2","image":"hub.test/team/app:2"}`)
 		got := planetest.Want[doze.Image](p, 200, "GET", "/images/sandbox/own-app", "")
