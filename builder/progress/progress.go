@@ -292,7 +292,7 @@ func (r *Recorder) end(c *client.Vertex) {
 // failed, BuildKit says that they were canceled. Callers hold mu.
 func (r *Recorder) stateOf(c *client.Vertex) string {
 	switch {
-	case strings.Contains(c.Error, context.Canceled.Error()) && c.Digest != r.loud:
+	case canceled(c.Error) && c.Digest != r.loud:
 		return buildapi.StateCanceled
 	case c.Error != "":
 		return buildapi.StateFailed
@@ -300,6 +300,15 @@ func (r *Recorder) stateOf(c *client.Vertex) string {
 		return buildapi.StateCached
 	}
 	return buildapi.StateDone
+}
+
+// canceled reports whether the error of a vertex is the end of its build. The command of a step
+// is a part of the text.
+func canceled(text string) bool {
+	if _, cause, ran := strings.Cut(text, "did not complete successfully: "); ran {
+		text = cause
+	}
+	return strings.Contains(text, context.Canceled.Error())
 }
 
 // finish emits the end of a vertex. Callers hold mu.

@@ -478,6 +478,8 @@ func TestNotRun(t *testing.T) {
 	begun := vertexAt(run, "[3/3] COPY none /", 7, -1, second)
 	stopped := vertexAt(run, "[3/3] COPY none /", 7, 8, second)
 	stopped.Error = "process did not complete successfully: context canceled"
+	says := vertexAt(run, "[3/3] COPY none /", 7, 8, second)
+	says.Error = `process "/bin/sh -c echo context canceled; exit 1" did not complete successfully: exit code: 1`
 	for title, c := range map[string]struct {
 		take [][]*client.Vertex
 		want []string
@@ -491,6 +493,7 @@ func TestNotRun(t *testing.T) {
 		"really cached": {[][]*client.Vertex{append(slices.Clone(both), cached)}, []string{
 			"1 RUN a: cached", "2 RUN b: cached", "3 COPY none /: cached",
 		}},
+		"by its own words":       {[][]*client.Vertex{{begun}, {says}}, []string{"3 COPY none /: started", "3 COPY none /: failed"}},
 		"beside one that failed": {[][]*client.Vertex{{begun}, {stopped}}, []string{"3 COPY none /: started", "3 COPY none /: canceled"}},
 	} {
 		r, got := recorder()

@@ -89,11 +89,14 @@ func TestBuildCommand(t *testing.T) {
 		}
 		return r
 	}
-	if r := build(); r.code != 0 || !strings.Contains(r.out, "sandbox/app:latest") {
+	if r := build(); r.code != 0 || !strings.Contains(r.out, "sandbox/app:latest") || !strings.Contains(r.err, "FROM blaxel/slim:latest DONE") {
 		t.Fatalf("exit code %d", r.code)
 	}
+	if out := s.ok(t, "doze", "image", "get", "app:latest"); !strings.Contains(out, "app   latest  ") || strings.Contains(out, "built/") {
+		t.Errorf("the image is %s", out)
+	}
 	// All of it is in the cache, then all up to a changed line.
-	if r := build(); r.code != 0 || strings.Count(r.err, " CACHED") < 4 {
+	if r := build(); r.code != 0 || strings.Count(r.err, " CACHED") < 4 || !strings.Contains(r.err, "FROM blaxel/slim:latest CACHED") {
 		t.Errorf("the second build has %d steps of the cache", strings.Count(r.err, " CACHED"))
 	}
 	raw, err := os.ReadFile(filepath.Join(dir, "Dockerfile"))
@@ -115,6 +118,16 @@ func TestBuildCommand(t *testing.T) {
 	}
 	if out := s.ok(t, "doze", "image", "build-logs", "app"); !strings.Contains(out, "why\n") {
 		t.Errorf("the log is %s", out)
+	}
+
+	// What did not run, since another step failed, was not in the cache.
+	write("Dockerfile", "FROM blaxel/slim:latest\nRUN sleep 1000\nRUN echo never\nCOPY none /\n")
+	if r := build(); r.code != 1 || strings.Contains(r.err, "RUN echo never CACHED") || !strings.Contains(r.err, "RUN sleep 1000 CANCELED") {
+		t.Errorf("exit code %d", r.code)
+	}
+	write("Dockerfile", "FROM blaxel/xyz\n")
+	if r := build(); r.code != 1 || !strings.Contains(r.err, "the platform has no image") || !strings.Contains(r.err, "blaxel/base-image:latest") {
+		t.Errorf("exit code %d", r.code)
 	}
 
 	// An interrupt cancels.
