@@ -29,8 +29,9 @@ func (c counting) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []m
 // unpacked returns how many bytes of a layer were read to unpack it, while that goes on, and
 // how many it has.
 func (e *Engine) unpacked(ctx context.Context, layer digest.Digest) (current, total int64) {
-	if count, ok := e.unpacks.Load(layer); ok {
-		current = count.(*atomic.Int64).Load() //nolint:forcetypeassert // the map has nothing else
+	known, _ := e.unpacks.Load(layer)
+	if count, ok := known.(*atomic.Int64); ok {
+		current = count.Load()
 	}
 	if info, err := e.content.Info(ctx, layer); err == nil {
 		total = info.Size

@@ -434,7 +434,8 @@ func TestBases(t *testing.T) {
 				{ID: "sha256:01", Vertex: fromVertex, Current: 2, Total: 20, Timestamp: *moment(2 * time.Second)},
 			}},
 			{Vertexes: []*client.Vertex{vertexAt(fromVertex, "[1/2] FROM x", 2, 3)}},
-			{Vertexes: steps(4, -1)}, {Vertexes: steps(4, 5)},
+			{Vertexes: steps(4, -1)},
+			{Vertexes: steps(4, 5)},
 		}, true, []string{"1 FROM x: started", "1 FROM x: 1/5 pulled", "1 FROM x: 3/25 pulled", "1 FROM x: done", "2 RUN x: started", "2 RUN x: done"}},
 		"to copy from": {false, []*client.SolveStatus{
 			{Vertexes: []*client.Vertex{vertexAt(putVertex, name, 0, 1)}}, {Statuses: []*client.VertexStatus{extracting}},

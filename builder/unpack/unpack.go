@@ -240,7 +240,7 @@ func (u *unpacker) zip(r io.ReaderAt, size int64) error {
 // checkDeclared refuses a zip whose directory says that it is too large, before anything of it
 // is written.
 func (u *unpacker) checkDeclared(files []*zip.File) error {
-	left := uint64(max(u.limits.Bytes, 0)) //nolint:gosec // G115: it is not negative
+	left := uint64(max(u.limits.Bytes, 0))
 	for _, f := range files {
 		if f.UncompressedSize64 > left {
 			return u.tooLarge(f.Name)
