@@ -243,8 +243,20 @@ func TestFullDisk(t *testing.T) {
 	}
 	mountMemory(t, dir, 32)
 	p := start(t, dir)
+	of := func(bytes int) *bytes.Buffer {
+		return contextTar(t, map[string]string{"Dockerfile": "FROM busybox:1\n", "large": strings.Repeat("x", bytes)})
+	}
+	_, err := p.client.PutContext(t.Context(), "c", of(20<<20)) // more than half of the disk
+	if refused, ok := errors.AsType[*buildapi.RefusalError](err); !ok || refused.Status != http.StatusRequestEntityTooLarge || !strings.Contains(refused.Text, "more than 16 MB") {
+		t.Errorf("got %v", err)
+	}
+	for _, id := range []string{"other", "another"} {
+		if _, err := p.client.PutContext(t.Context(), id, of(9<<20)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, zipped := range []bool{false, true} {
-		body := contextTar(t, map[string]string{"Dockerfile": "FROM busybox:1\n", "large": strings.Repeat("x", 40<<20)})
+		body := of(15 << 20)
 		if zipped { // one that is spooled, and broken only beyond the disk
 			body = bytes.NewBuffer(append([]byte("PK\x03\x04"), make([]byte, 40<<20)...))
 		}
@@ -252,7 +264,7 @@ func TestFullDisk(t *testing.T) {
 		if refused, ok := errors.AsType[*buildapi.RefusalError](err); !ok || refused.Status != http.StatusInsufficientStorage || !strings.Contains(refused.Text, "--build-disk-mb") {
 			t.Errorf("got %v", err)
 		}
-		if _, err := p.client.PutContext(t.Context(), "c", contextTar(t, map[string]string{"Dockerfile": "FROM busybox:1\n", "small": strings.Repeat("x", 10<<20)})); err != nil {
+		if _, err := p.client.PutContext(t.Context(), "c", contextTar(t, map[string]string{"Dockerfile": "FROM busybox:1\n", "small": strings.Repeat("x", 8<<20)})); err != nil {
 			t.Errorf("a small one: %v", err)
 		}
 		if err := p.client.DropContext(t.Context(), "c"); err != nil {

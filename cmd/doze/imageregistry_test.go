@@ -95,7 +95,7 @@ func TestImageTable(t *testing.T) {
 		"get begun":              "NAME   STATUS    UPDATED\nbegun  BUILDING  -\n",
 		"get app:2":              "",
 		"get none":               "",
-		"get app -o name":        "app\napp\n",
+		"get app -o name":        strings.Repeat("app\n", 2),
 		"get sandbox/app:latest": "NAME  TAG     IMAGE         MB  FROM  UPDATED\napp   latest  0123456789ab  5   -     -\n",
 	} {
 		code, out, errs := s.command(t, "", strings.Fields(args)...)

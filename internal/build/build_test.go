@@ -199,17 +199,17 @@ func TestFailure(t *testing.T) {
 }
 
 // bomb is a small zip of 3 GB in some files.
-func bomb(t testing.TB, entries int) string {
-	t.Helper()
+func bomb(tb testing.TB, entries int) string {
+	tb.Helper()
 	var out bytes.Buffer
 	w := zip.NewWriter(&out)
 	for i := range entries {
 		if _, err := w.CreateRaw(&zip.FileHeader{Name: strconv.Itoa(i), UncompressedSize64: 3 << 30 / uint64(entries)}); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	if err := w.Close(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return out.String()
 }

@@ -122,7 +122,7 @@ func large(fields []byte) int64 {
 			break
 		}
 		if id == id64 && length >= 8 {
-			return int64(min(binary.LittleEndian.Uint64(fields), 1<<62)) //nolint:gosec // G115: it is bounded
+			return int64(min(binary.LittleEndian.Uint64(fields), 1<<62))
 		}
 		fields = fields[length:]
 	}
@@ -175,6 +175,6 @@ func zipDirectory(f io.ReaderAt, size int64) (begin, length int64, err error) {
 	if !bytes.HasPrefix(record, zipEnd64Magic) {
 		return -1, 0, nil
 	}
-	length = int64(min(binary.LittleEndian.Uint64(record[40:]), 1<<62)) //nolint:gosec // G115: it is bounded
+	length = int64(min(binary.LittleEndian.Uint64(record[40:]), 1<<62))
 	return end - length, length, nil
 }

@@ -13,8 +13,8 @@ import (
 )
 
 // zipOf is a zip of files that say that they have some bytes, and have one.
-func zipOf(t testing.TB, sizes ...uint64) []byte {
-	t.Helper()
+func zipOf(tb testing.TB, sizes ...uint64) []byte {
+	tb.Helper()
 	var out bytes.Buffer
 	w := zip.NewWriter(&out)
 	for i, size := range sizes {
@@ -23,17 +23,17 @@ func zipOf(t testing.TB, sizes ...uint64) []byte {
 			Comment: "PK\x05\x06 is no end", Extra: []byte{9, 9, 2, 0, 1, 2},
 		})
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		if _, err := f.Write([]byte("x")); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
-	if err := w.SetComment(strings.Repeat("comment ", 999)+"PK\x05\x06 no"); err != nil {
-		t.Fatal(err)
+	if err := w.SetComment(strings.Repeat("comment ", 999) + "PK\x05\x06 no"); err != nil {
+		tb.Fatal(err)
 	}
 	if err := w.Close(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return out.Bytes()
 }
