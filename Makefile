@@ -69,19 +69,22 @@ GOTESTSUM := bin/gotestsum --format pkgname-and-test-fails --hide-summary skippe
 # A slow machine takes twice as long as a quick one, so the limits are generous.
 LONG := ./test/e2e
 LAST := ./internal/machine/gvisor ./test/fault
+# go vet has seen all packages by then. By itself, go test runs a part of it once more, for each
+# package and for all that it imports.
+VETTED := -vet=off
 
 test: deps-test build bin/gotestsum ## every test; real sandboxes need root
 	$(GO) vet ./...
 	$(BUILDER) $(GO) vet ./...
 	$(MAKE) --no-print-directory -j 2 test-long test-short
-	$(BUILDER) ../$(GOTESTSUM) --packages ./... -- -p 1 -timeout 10m
-	$(GOTESTSUM) --packages ./test/attack -- -timeout 20m
+	$(BUILDER) ../$(GOTESTSUM) --packages ./... -- $(VETTED) -p 1 -timeout 10m
+	$(GOTESTSUM) --packages ./test/attack -- $(VETTED) -timeout 20m
 test-long:
-	$(GOTESTSUM) --packages "$(LONG)" -- -p 1 -parallel 3 -timeout 80m
-	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages ./test/contract -- -timeout 20m
+	$(GOTESTSUM) --packages "$(LONG)" -- $(VETTED) -p 1 -parallel 3 -timeout 80m
+	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages ./test/contract -- $(VETTED) -timeout 20m
 test-short:
-	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v -e /test/attack $(LONG:./%=-e /%\$$) $(LAST:./%=-e /%\$$))" -- -p 1 -timeout 30m
-	$(GOTESTSUM) --packages "$(LAST)" -- -p 1 -timeout 40m
+	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v -e /test/attack $(LONG:./%=-e /%\$$) $(LAST:./%=-e /%\$$))" -- $(VETTED) -p 1 -timeout 30m
+	$(GOTESTSUM) --packages "$(LAST)" -- $(VETTED) -p 1 -timeout 40m
 
 test-roles: deps-test build bin/gotestsum ## the end-to-end and public-client tests, with control, node and edge as three processes
 	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages "./test/contract ./test/e2e" -- -p 1 -timeout 30m
