@@ -316,6 +316,7 @@ func TestDiskBesideVolumes(t *testing.T) {
 // TestDiskCosts prints what files cost in memory, on a disk, and in a directory of the host
 // that the engine opens file by file.
 func TestDiskCosts(t *testing.T) {
+	onlyMeasures(t)
 	mb := strconv.Itoa(*diskMB)
 	costs := func(t *testing.T, h *host, c machine.Config, at string) {
 		t.Helper()

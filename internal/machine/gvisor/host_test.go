@@ -3,6 +3,7 @@ package gvisor
 import (
 	"cmp"
 	"context"
+	"flag"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -28,6 +29,17 @@ var shared = &rig.Rig{
 	Driver:  DriverName,
 	Sources: []string{"cmd/doze-sentry", "internal/machine/checkpoint", "internal/machine/gvisor/launcher", "internal/machine/hostproc"},
 	Make:    makeEngine,
+}
+
+// measure is for tests that print figures, which nothing can be wrong with.
+var measure = flag.Bool("measure", false, "run the tests that only measure, and print what they measured")
+
+// onlyMeasures skips a test that only measures, unless the caller wants its figures.
+func onlyMeasures(t *testing.T) {
+	t.Helper()
+	if !*measure {
+		t.Skip("SKIPPED: it only measures, and needs -measure")
+	}
 }
 
 func TestMain(m *testing.M) {

@@ -748,9 +748,7 @@ func cpuTime(t *testing.T, dirs []string) (total time.Duration) {
 // TestLatency logs what each step takes, from the driver's call to the guest's
 // answer where it wakes.
 func TestLatency(t *testing.T) {
-	if testing.Short() {
-		t.Skip("SKIPPED: it only measures")
-	}
+	onlyMeasures(t)
 	h := newHost(t)
 	h.ready = 1
 	d := h.open(t)
