@@ -54,6 +54,7 @@ const (
 	Serve    // launcher: the engine asked for a first page of memory
 	Filled   // launcher: the guest runs, no mark says so
 	Woke     // node: the machine is awake, the phase does not say so
+	Lasts    // driver: a loss of power does not undo what says that the machine ran
 	Loaded   // driver: the memory is still coming
 	Unlimit  // launcher: the memory is there, the processor is not limited
 	Retire   // driver: the checkpoint that the machine woke from counts
@@ -76,7 +77,7 @@ var names = [count]string{
 	Vouch: "vouch", Push: "push", Pushed: "pushed", Release: "release", Kill: "kill", Clear: "clear",
 	Ahead: "ahead", Group: "group", Bundle: "bundle", Engine: "engine", Join: "join", Link: "link",
 	Called: "called", Verify: "verify", Take: "take", Restore: "restore", Fill: "fill", Serve: "serve", Filled: "filled",
-	Woke: "woke", Loaded: "loaded", Unlimit: "unlimit", Retire: "retire", Discard: "discard",
+	Woke: "woke", Lasts: "lasts", Loaded: "loaded", Unlimit: "unlimit", Retire: "retire", Discard: "discard",
 	Precopy: "precopy", Finish: "finish", Renew: "renew", Adopt: "adopt", Takeover: "takeover", Forget: "forget",
 }
 

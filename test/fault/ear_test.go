@@ -16,9 +16,10 @@ import (
 type ear struct {
 	socket string
 
-	mu   sync.Mutex
-	trap *trap // guarded by mu; nil if no step is waited for
-	held *held // guarded by mu; the last one that was stopped
+	mu    sync.Mutex
+	trap  *trap          // guarded by mu; nil if no step is waited for
+	held  *held          // guarded by mu; the last one that was stopped
+	heard map[string]int // guarded by mu; how often each step was reached, by its line
 }
 
 // trap is a step that is waited for.
@@ -39,7 +40,7 @@ func (h *held) answer(say string) {
 
 func listen(t *testing.T, dir string) *ear {
 	t.Helper()
-	e := &ear{socket: filepath.Join(dir, "steps")}
+	e := &ear{socket: filepath.Join(dir, "steps"), heard: map[string]int{}}
 	l, err := net.Listen("unix", e.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -78,6 +79,7 @@ func (e *ear) hear(conn net.Conn) {
 func (e *ear) springs(line string) *trap {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.heard[line]++
 	t := e.trap
 	if t == nil || t.line != line {
 		return nil
@@ -87,6 +89,13 @@ func (e *ear) springs(line string) *trap {
 	}
 	e.trap = nil
 	return t
+}
+
+// reached returns how often a machine was at a step.
+func (e *ear) reached(at failpoint.Point, id string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.heard[at.String()+" "+id]
 }
 
 // ignore waits for nothing any more, and lets go on what stands still.

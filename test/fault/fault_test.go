@@ -153,6 +153,7 @@ type world struct {
 	client *client.Client
 	canary *testkit.Canary // nil until there is one, and after it failed
 	uid    string
+	lasted int // how often it was on disk that the sandbox ran, before the last request woke it
 	made   int
 	dead   bool // dozed does not run
 }
@@ -636,6 +637,7 @@ func (w *world) up(t *testing.T, release func(), r row) (<-chan *held, func()) {
 			t.Fatal(err)
 		}
 	}
+	w.lasted = w.ear.reached(failpoint.Lasts, w.uid)
 	reached := w.wait(r)
 	done := make(chan testkit.Stepped, 1)
 	go func() {

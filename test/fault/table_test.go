@@ -150,6 +150,7 @@ var rows = []row{
 	{at: failpoint.Serve, on: disk, harm: up, faults: any4, rewinds: true},
 	{at: failpoint.Filled, on: disk, harm: up, faults: any5, rewinds: true},
 	{at: failpoint.Woke, on: disk, harm: up, faults: ends, rewinds: true},
+	{at: failpoint.Lasts, on: disk, harm: up, faults: noFail, rewinds: true},
 	{at: failpoint.Loaded, on: disk, harm: up, faults: noFail, rewinds: true},
 	{at: failpoint.Unlimit, on: disk, harm: up, faults: ends},
 	{at: failpoint.Retire, on: disk, harm: up, faults: any4, loses: true},
@@ -167,7 +168,8 @@ var rows = []row{
 
 	// It wakes from memory, and its checkpoint counts no more.
 	{at: failpoint.Called, on: saved, harm: up, faults: any4},
-	{at: failpoint.Retire, on: saved, harm: up, faults: any4, rewinds: true, loses: true}, // it is turned at the same time
+	{at: failpoint.Retire, on: saved, harm: up, faults: any4, rewinds: true, loses: true},  // it is turned at the same time
+	{at: failpoint.Lasts, on: saved, harm: up, faults: noFail, rewinds: true, loses: true}, // likewise
 	{at: failpoint.Mark, on: saved, harm: up, faults: any4, rewinds: true},
 	{at: failpoint.Turn, on: saved, harm: up, faults: noFail, rewinds: true},
 	{at: failpoint.Turned, on: saved, harm: up, faults: noFail, rewinds: true, loses: true},

@@ -131,6 +131,7 @@ func (s *sandbox) outlast() {
 		if err := durable.Sync(s.config.Dir); err != nil {
 			slog.Warn("a loss of power would not be noticed", "sandbox", s.config.ID, "err", err)
 		}
+		failpoint.Pass(failpoint.Lasts, s.config.ID)
 	})
 }
 
