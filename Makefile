@@ -69,13 +69,11 @@ GOTESTSUM := bin/gotestsum --format pkgname-and-test-fails --hide-summary skippe
 # A slow machine takes twice as long as a quick one, so the limits are generous.
 LONG := ./test/e2e
 LAST := ./internal/machine/gvisor ./test/fault
-# go vet has seen all packages by then. By itself, go test runs a part of it once more, for each
-# package and for all that it imports.
+# make check has all of go vet. By itself, go test runs a part of it, for each package and for
+# all that it imports.
 VETTED := -vet=off
 
 test: deps-test build bin/gotestsum ## every test; real sandboxes need root
-	$(GO) vet ./...
-	$(BUILDER) $(GO) vet ./...
 	$(MAKE) --no-print-directory -j 2 test-long test-short
 	$(BUILDER) ../$(GOTESTSUM) --packages ./... -- $(VETTED) -p 1 -timeout 10m
 	$(GOTESTSUM) --packages ./test/attack -- $(VETTED) -timeout 20m
@@ -95,13 +93,13 @@ images-test: deps-test build ## build every image of the catalogue, and check wh
 race: deps-test build ## the same with the race detector, without the real sandboxes
 	CGO_ENABLED=1 $(GO) test -race -short -p 2 -timeout 20m ./...
 
+# The linter has each check of go vet, by the same code. Where nothing is linted, go vet looks.
 check: bin/golangci-lint ## vet, lint, generated files
-	$(GO) vet ./...
 	GOOS=darwin $(GO) vet ./cmd/doze ./client
 	GOOS=windows $(GO) vet ./cmd/doze ./client
 	$(GO) mod verify >/dev/null
 	bin/golangci-lint run ./...
-	$(BUILDER) $(GO) vet ./... && $(GO) mod verify >/dev/null && ../bin/golangci-lint run ./...
+	$(BUILDER) $(GO) mod verify >/dev/null && ../bin/golangci-lint run ./...
 
 bin/golangci-lint: tools/go.mod tools/go.sum
 	@mkdir -p bin
