@@ -338,55 +338,71 @@ func (w *works) addressOf() string {
 	return record.Config.Link.IP
 }
 
-// TestHostileSteps: a step reaches neither the agent, nor the program that builds, nor what
-// that has. See docs/design/0093-hostile-steps.md.
+// TestHostileSteps does harm to one builder, which has its base image from the first build on.
+// A step reaches what the rules of its order allow. It reaches neither the agent, nor the
+// program that builds, nor what that has. What it takes costs its own build. See
+// docs/design/0093-hostile-steps.md.
 func TestHostileSteps(t *testing.T) {
 	t.Parallel()
-	w := startWorks(t)
+	w := startWorks(t, "--egress", "open")
+	t.Run("reach", func(t *testing.T) { w.in(t).reach() })
+	t.Run("network", func(t *testing.T) { w.in(t).network() })
+	t.Run("take", func(t *testing.T) { w.in(t).take() })
+}
+
+// in returns the same node for another test.
+func (w *works) in(t *testing.T) *works {
+	t.Helper()
+	own := *w
+	own.T = t
+	return &own
+}
+
+// reach: a step reaches neither the agent, nor the program that builds, nor what that has.
+func (w *works) reach() {
+	w.Helper()
 	if _, log := w.build("b1", "main", buildFiles{"Dockerfile": "FROM doze/slim\nRUN curl --version\n"}); !log.printed("curl") {
-		t.Fatalf("the image has no curl to attack with: %s", log)
+		w.Fatalf("the image has no curl to attack with: %s", log)
 	}
 	steps := strings.ReplaceAll(hostileSteps, "ADDRESS", w.addressOf())
 	if _, log := w.build("b2", "main", buildFiles{"Dockerfile": steps}); log.printed("reached") {
-		t.Error(log)
+		w.Error(log)
 	}
 }
 
-// TestBuildNetwork: steps reach what the rules of their order allow, and those of an earlier
-// build count no more.
-func TestBuildNetwork(t *testing.T) {
-	t.Parallel()
-	w := startWorks(t, "--egress", "open")
-	for id, domain := range map[string]string{"b1": "first.test", "b2": "second.test"} {
+// network: steps reach what the rules of their order allow, and those of an earlier build
+// count no more.
+func (w *works) network() {
+	w.Helper()
+	for id, domain := range map[string]string{"b3": "first.test", "b4": "second.test"} {
 		o := fleet.BuildOrder{
 			ID: id, Workspace: "main", WorkspaceID: "id-of-main", NoCache: true, Network: &doze.Network{ForbiddenDomains: []string{domain}},
 		}
 		files := buildFiles{"Dockerfile": "FROM doze/slim\nRUN for name in first second; do echo $name $(curl -s -m 5 http://$name.test/); done\n"}
 		log := new(builtLog)
-		if _, err := w.n.Build(t.Context(), o, files.zip(t), log.add); err != nil {
-			t.Fatalf("%v: %s", err, log)
+		if _, err := w.n.Build(w.Context(), o, files.zip(w.T), log.add); err != nil {
+			w.Fatalf("%v: %s", err, log)
 		}
 		log.mu.Lock()
 		for _, line := range log.output {
 			name, answer, _ := strings.Cut(line, " ")
 			if denied := strings.Contains(answer, "forbiddenDomains[0]"); denied != (name+".test" == domain) {
-				t.Errorf("without %s, a step that asks for %s.test is answered %q", domain, name, answer)
+				w.Errorf("without %s, a step that asks for %s.test is answered %q", domain, name, answer)
 			}
 		}
 		if len(log.output) != 2 {
-			t.Errorf("the step printed %q", log.output)
+			w.Errorf("the step printed %q", log.output)
 		}
 		log.mu.Unlock()
 	}
 }
 
-// TestHostileBuilds: what takes all of the disk, of the memory or of the log of a builder
-// costs that build, says why, and leaves a builder that works.
-func TestHostileBuilds(t *testing.T) {
-	t.Parallel()
-	w := startWorks(t)
+// take: what takes all of the disk, of the memory or of the log of a builder costs that build,
+// says why, and leaves a builder that works.
+func (w *works) take() {
+	w.Helper()
 	small := buildFiles{"Dockerfile": "FROM doze/slim\nRUN echo small\n"}
-	w.build("b1", "main", small)
+	w.build("b5", "main", small)
 	for id, c := range map[string]struct {
 		command string
 		kinds   []doze.Kind
@@ -396,12 +412,12 @@ func TestHostileBuilds(t *testing.T) {
 		"memory": {"tail /dev/zero", []doze.Kind{doze.Invalid, doze.Unavailable}, ""}, // the command ends, or the machine
 		"output": {"yes", []doze.Kind{doze.Invalid}, "output"},
 	} {
-		_, log, err := w.try(t.Context(), "b-"+id, "main", buildFiles{"Dockerfile": "FROM doze/slim\nRUN " + c.command + "\n"}, nil)
+		_, log, err := w.try(w.Context(), "b-"+id, "main", buildFiles{"Dockerfile": "FROM doze/slim\nRUN " + c.command + "\n"}, nil)
 		where, _ := fleet.BuildFailureOf(err)
 		if err == nil || !slices.Contains(c.kinds, doze.Public(err).Kind) || !strings.Contains(err.Error()+strings.Join(where.Output, "\n"), c.says) {
-			t.Errorf("%s: %v, %+v, after %d lines", id, err, where, len(log.output))
+			w.Errorf("%s: %v, %+v, after %d lines", id, err, where, len(log.output))
 		}
-		t.Logf("%s: %v", id, err)
+		w.Logf("%s: %v", id, err)
 		w.build("b-after-"+id, "main", small)
 	}
 }
