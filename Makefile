@@ -24,21 +24,25 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build console test test-long test-short test-roles images-test check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-build bench-agent bench-roles performance compatibility faults attack soak release release-test clean help
+.PHONY: run build engine console test test-long test-short test-roles images-test check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-build bench-agent bench-roles performance compatibility faults attack soak release release-test clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
 run: deps build ## install what is missing, build, start
 	$(SUDO) bin/dozed all --data $(DATA) --listen $(LISTEN) $(ARGS)
 
-build: ## the five binaries, static, in bin/
+build: engine ## the five binaries, static, in bin/
 	@mkdir -p $(BIN)
-	$(GO) run ./internal/machine/gvisor/launcher/patch/apply bin/engine
-	$(STATIC) -modfile bin/engine/go.mod -ldflags '-s -w -X gvisor.dev/gvisor/runsc/version.version=$(ENGINE)' -o $(BIN)/doze-sentry ./cmd/doze-sentry
+	$(STATIC) -modfile $(CHANGED) -ldflags '-s -w -X gvisor.dev/gvisor/runsc/version.version=$(ENGINE)' -o $(BIN)/doze-sentry ./cmd/doze-sentry
 	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION) $(SMALL)' -o $(BIN)/doze-agent ./cmd/doze-agent
 	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN)/dozed ./cmd/dozed
 	$(STATIC) -ldflags '-s -w -X main.release=$(VERSION)' -o $(BIN)/doze ./cmd/doze
 	$(BUILDER) $(GO) build -ldflags '-s -w -X main.version=$(VERSION)' -o $(abspath $(BIN))/doze-builder .
+
+# A build, tests and linters with this module compile one gVisor, and not the original one besides.
+CHANGED := bin/engine/go.mod
+engine:
+	$(GO) run ./internal/machine/gvisor/launcher/patch/apply bin/engine
 
 console: deps-test ## the page of the platform, from its source: needs node
 	cd internal/console/app && npm ci --no-audit --no-fund --loglevel=error && npm run --silent check && npm run --silent build
@@ -72,17 +76,18 @@ LAST := ./internal/machine/gvisor ./test/fault
 # make check has all of go vet. By itself, go test runs a part of it, for each package and for
 # all that it imports.
 VETTED := -vet=off
+MAIN := $(VETTED) -modfile $(CHANGED)
 
 test: deps-test build bin/gotestsum ## every test; real sandboxes need root
 	$(MAKE) --no-print-directory -j 2 test-long test-short
 	$(BUILDER) ../$(GOTESTSUM) --packages ./... -- $(VETTED) -p 1 -timeout 10m
-	$(GOTESTSUM) --packages ./test/attack -- $(VETTED) -timeout 20m
+	$(GOTESTSUM) --packages ./test/attack -- $(MAIN) -timeout 20m
 test-long:
-	$(GOTESTSUM) --packages "$(LONG)" -- $(VETTED) -p 1 -parallel 3 -timeout 80m
-	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages ./test/contract -- $(VETTED) -timeout 20m
+	$(GOTESTSUM) --packages "$(LONG)" -- $(MAIN) -p 1 -parallel 3 -timeout 80m
+	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages ./test/contract -- $(MAIN) -timeout 20m
 test-short:
-	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v -e /test/attack $(LONG:./%=-e /%\$$) $(LAST:./%=-e /%\$$))" -- $(VETTED) -p 1 -timeout 30m
-	$(GOTESTSUM) --packages "$(LAST)" -- $(VETTED) -p 1 -timeout 40m
+	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v -e /test/attack $(LONG:./%=-e /%\$$) $(LAST:./%=-e /%\$$))" -- $(MAIN) -p 1 -timeout 30m
+	$(GOTESTSUM) --packages "$(LAST)" -- $(MAIN) -p 1 -timeout 40m
 
 test-roles: deps-test build bin/gotestsum ## the end-to-end and public-client tests, with control, node and edge as three processes
 	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages "./test/contract ./test/e2e" -- -p 1 -timeout 30m
@@ -94,11 +99,11 @@ race: deps-test build ## the same with the race detector, without the real sandb
 	CGO_ENABLED=1 $(GO) test -race -short -p 2 -timeout 20m ./...
 
 # The linter has each check of go vet, by the same code. Where nothing is linted, go vet looks.
-check: bin/golangci-lint ## vet, lint, generated files
+check: engine bin/golangci-lint ## vet, lint, generated files
 	GOOS=darwin $(GO) vet ./cmd/doze ./client
 	GOOS=windows $(GO) vet ./cmd/doze ./client
 	$(GO) mod verify >/dev/null
-	bin/golangci-lint run ./...
+	GOFLAGS="$(GOFLAGS) -modfile=$(abspath $(CHANGED))" bin/golangci-lint run ./...
 	$(BUILDER) $(GO) mod verify >/dev/null && ../bin/golangci-lint run ./...
 
 bin/golangci-lint: tools/go.mod tools/go.sum

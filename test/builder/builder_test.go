@@ -14,11 +14,14 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dozehq/doze/internal/machine/gvisor/launcher/patch"
 )
 
 const (
-	// module is the module builder, from here.
-	module = "../../builder"
+	// repository is the main module, and module the module builder, from here.
+	repository = "../.."
+	module     = "../../builder"
 	// patience is for a run of its tests.
 	patience = 5 * time.Minute
 	// diskSize is that of the file system in memory, in which the tests build.
@@ -52,7 +55,11 @@ func TestUnderEngine(t *testing.T) {
 	dir := t.TempDir()
 	root := world(t, filepath.Join(dir, "root"))
 	engine := filepath.Join(dir, "runsc")
-	run(t, ".", "go", "build", "-o", engine, "gvisor.dev/gvisor/runsc")
+	// The engine of sandboxes, with our changes of gVisor.
+	if err := patch.Apply(t.Context(), repository, filepath.Join(repository, "bin", "engine")); err != nil {
+		t.Fatal(err)
+	}
+	run(t, repository, "go", "build", "-modfile", "bin/engine/go.mod", "-o", engine, "gvisor.dev/gvisor/runsc")
 	run(t, module, "go", "test", "-c", "-o", filepath.Join(root, "program"), ".")
 	run(t, module, "go", "test", "-c", "-o", filepath.Join(root, "step"), "./step")
 	run(t, dir, filepath.Join(root, "program"), "-test.run=^TestMatrix$", "-record="+filepath.Join(root, "runc.json"))
