@@ -229,7 +229,6 @@ func (r row) answered() bool {
 // it calls some functions.
 func (w *world) lose(t *testing.T, before ...func()) {
 	t.Helper()
-	w.dark.Store(true)
 	if err := w.power.Cut(); err != nil {
 		t.Fatal(err)
 	}
@@ -240,6 +239,7 @@ func (w *world) lose(t *testing.T, before ...func()) {
 	for _, f := range before {
 		f()
 	}
+	w.dark.Store(true) // a request that the cut met has ended: one of before has its answer, and none asked since
 	w.revive(t)
 }
 
