@@ -24,7 +24,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build engine console test test-long test-short test-roles images-test check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-build bench-agent bench-roles performance compatibility faults attack soak release release-test clean help
+.PHONY: run build engine console test test-long test-short test-roles images-test measure check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-build bench-agent bench-roles performance compatibility faults attack soak release release-test clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -94,6 +94,9 @@ test-roles: deps-test build bin/gotestsum ## the end-to-end and public-client te
 
 images-test: deps-test build ## build every image of the catalogue, and check what is in it
 	$(GO) test ./test/e2e -run 'TestCatalogue|TestNextJSPreview|TestInterpreter' -catalogue -v -count=1 -timeout 2h
+
+measure: deps-test engine ## what a machine takes to wake, and what its files take: figures, of which none is wrong
+	$(GO) test ./internal/machine/gvisor -run 'TestLatency|TestDiskCosts|TestManyFiles' -measure -v -count=1 -timeout 30m
 
 race: deps-test build ## the same with the race detector, without the real sandboxes
 	CGO_ENABLED=1 $(GO) test -race -short -p 2 -timeout 20m ./...
