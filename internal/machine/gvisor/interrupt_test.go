@@ -61,7 +61,7 @@ func written(t *testing.T, pid int) int64 {
 // checkpoint. It prints what that takes, next to the whole checkpoint, which a
 // request would otherwise wait for.
 func TestRequestDuringCheckpoint(t *testing.T) {
-	megabytes := 1024
+	megabytes := *sleeperMemory
 	if testing.Short() {
 		megabytes = 256
 	}

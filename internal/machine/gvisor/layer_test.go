@@ -15,7 +15,8 @@ import (
 	"github.com/dozehq/doze/internal/machine/checkpoint"
 )
 
-// sleeperMemory is what [TestSleepAgain] measures with.
+// sleeperMemory is what [TestSleepAgain], [TestStandsStill] and [TestRequestDuringCheckpoint]
+// measure with.
 var sleeperMemory = flag.Int("sleeper", 512, "MB of memory that a machine has which sleeps again and again")
 
 // TestSleepAgain lets a large machine sleep that changed little since it woke. It
