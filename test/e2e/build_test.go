@@ -48,24 +48,24 @@ func buildPlace(t *testing.T, p *testkit.Platform, name string) *client.Client {
 	return c
 }
 
-// TestPublicClientBuilds drives the image builder of the unmodified npm package: see
-// builder.mjs.
-func TestPublicClientBuilds(t *testing.T) {
+// TestBuilds builds in one workspace, whose builder has the base image from the first build on.
+func TestBuilds(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t, buildArgs...)
-	buildPlace(t, p, "builds")
-	script(t, p, "builder.mjs", "BL_API_KEY="+p.Key, "BL_WORKSPACE=builds")
+	c := buildPlace(t, p, "builds")
+	// The image builder of the unmodified npm package.
+	t.Run("public client", func(t *testing.T) { script(t, p, "builder.mjs", "BL_API_KEY="+p.Key, "BL_WORKSPACE=builds") })
+	t.Run("command", func(t *testing.T) { buildCommand(t, p, "builds") })
+	t.Run("end of dozed", func(t *testing.T) { buildSurvives(t, p, c) })
 }
 
-// TestBuildCommand builds with doze build: a cache, a changed line, a failing step, secrets,
-// an interrupt.
-func TestBuildCommand(t *testing.T) {
-	t.Parallel()
-	p, _ := start(t, buildArgs...)
-	buildPlace(t, p, "cli")
+// buildCommand builds with doze build: a cache, a changed line, a failing step, secrets, an
+// interrupt.
+func buildCommand(t *testing.T, p *testkit.Platform, workspace string) {
+	t.Helper()
 	s := shell{t.TempDir()}
 	s.ok(t, "doze", "login", "--address", p.Address, "--data", p.Data)
-	s.ok(t, "doze", "workspace", "use", "cli")
+	s.ok(t, "doze", "workspace", "use", workspace)
 	dir := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
@@ -160,12 +160,10 @@ func TestBuildCommand(t *testing.T) {
 	}
 }
 
-// TestBuildSurvivesTheEnd: a build goes on in the next dozed, after a kill in the middle.
-func TestBuildSurvivesTheEnd(t *testing.T) {
-	t.Parallel()
-	p, _ := start(t, buildArgs...)
-	c := buildPlace(t, p, "crash")
-	b, err := c.CreateBuild(t.Context(), doze.BuildRequest{Name: "app"})
+// buildSurvives: a build goes on in the next dozed, after a kill in the middle.
+func buildSurvives(t *testing.T, p *testkit.Platform, c *client.Client) {
+	t.Helper()
+	b, err := c.CreateBuild(t.Context(), doze.BuildRequest{Name: "slept"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +195,7 @@ func TestBuildSurvivesTheEnd(t *testing.T) {
 		}
 		return got.Ended()
 	})
-	sb, err := c.Create(t.Context(), doze.Sandbox{Metadata: doze.Metadata{Name: "web"}, Spec: doze.SandboxSpec{Runtime: doze.Runtime{Image: "app", Memory: 512}}}, false)
+	sb, err := c.Create(t.Context(), doze.Sandbox{Metadata: doze.Metadata{Name: "after"}, Spec: doze.SandboxSpec{Runtime: doze.Runtime{Image: "slept", Memory: 512}}}, false)
 	if err != nil || sb.Status != "DEPLOYED" {
 		t.Errorf("%+v, %v", sb.Status, err)
 	}

@@ -38,7 +38,16 @@ func download(t *testing.T, names ...string) []string {
 // packages installs packages of the host's Debian in a sandbox, without what they depend on.
 func packages(t *testing.T, agent *client.Agent, names ...string) {
 	t.Helper()
-	for _, name := range download(t, names...) {
+	install(t, agent, "dpkg -i --force-depends --force-unsafe-io /var/tmp/packages/*.deb", download(t, names...))
+}
+
+// unpacked has dpkg remember nothing of packages, which takes a third of the time.
+const unpacked = "for f in /var/tmp/packages/*.deb; do dpkg-deb --fsys-tarfile $f | tar -x -C / --keep-directory-symlink || exit; done"
+
+// install puts packages into a sandbox, and runs a command for them.
+func install(t *testing.T, agent *client.Agent, command string, files []string) {
+	t.Helper()
+	for _, name := range files {
 		file, err := os.Open(name)
 		if err != nil {
 			t.Fatal(err)
@@ -48,7 +57,7 @@ func packages(t *testing.T, agent *client.Agent, names ...string) {
 			t.Fatal(err)
 		}
 	}
-	sh(t, agent, "dpkg -i --force-depends /var/tmp/packages/*.deb >/var/tmp/dpkg.log 2>&1 || { tail -20 /var/tmp/dpkg.log; exit 1; }; rm -r /var/tmp/packages")
+	sh(t, agent, "("+command+") >/var/tmp/dpkg.log 2>&1 || { tail -20 /var/tmp/dpkg.log; exit 1; }; rm -r /var/tmp/packages")
 }
 
 // dockerd starts the daemon of docker as the documentation says.
@@ -72,7 +81,8 @@ func TestContainers(t *testing.T) {
 	sb := extra("engines", doze.ExtraContainers)
 	sb.Spec.Runtime.Memory = 3072
 	_, agent := create(t, c, sb)
-	packages(t, agent, engines...)
+	files := download(t, engines...)
+	install(t, agent, unpacked, files)
 	daemon := spawn(t, agent, client.Command{Command: dockerd, Name: "dockerd", KeepAlive: false})
 	until(t, "an answer of dockerd", func() bool {
 		if now, err := agent.Process(t.Context(), daemon.PID); err != nil || now.Status != "running" {
@@ -121,7 +131,7 @@ func TestContainers(t *testing.T) {
 
 	plain := named("plain", 3072)
 	_, agent = create(t, c, plain)
-	packages(t, agent, engines...)
+	install(t, agent, unpacked, files)
 	put(t, agent, "/etc/containers/storage.conf", storage)
 	sh(t, agent, "mkdir -p /root/image/bin && cp /bin/busybox /root/image/bin/echo && tar -C /root/image -c . | podman import - box")
 	for _, command := range []string{dockerd, "podman run --rm --network host box /bin/echo"} {

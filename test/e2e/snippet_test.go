@@ -59,7 +59,7 @@ var snippets = map[string]snippet{
 			"/var/lib/doze", "$DATA",
 			"doze exec -e CI=1 -w /app web npm test", "doze exec web mkdir /app; doze exec -e CI=1 -w /app web printenv CI",
 			"doze exec -it web bash", ": -it", "doze shell web", ": shell", // they need a terminal: TestTerminal
-			"doze build . -t app", ": -t app", "doze create site --image app:2", ":", "doze image build-logs app", ":", // TestBuildCommand
+			"doze build . -t app", ": -t app", "doze create site --image app:2", ":", "doze image build-logs app", ":", // TestBuilds
 			"web ./server", "web sleep 60", "web make", "web true",
 			"doze ls --watch", "ends 2 doze ls --watch", "doze top", "ends 3 doze top", "doze events web --follow", "ends 2 doze events web --follow",
 			"doze kill web server", "doze exec -d web 'exec -a server sleep 60' >name; doze kill web $(cat name)",
@@ -90,7 +90,7 @@ var snippets = map[string]snippet{
 		`curl -H "$auth" "$URL/v0/sandboxes/web"                       # until`, `until curl -H "$auth" "$URL/v0/sandboxes/web" | grep '"ARCHIVED"' >/dev/null; do sleep 0.2; done # until`,
 	}},
 	"docs/api/audit.md":       {before: oneSandbox},
-	"docs/api/builds.md":      {unable: "the builder of the workspace would outlive the page: TestGuide and TestBuildCommand build"},
+	"docs/api/builds.md":      {unable: "the builder of the workspace would outlive the page: TestGuide and TestBuilds build"},
 	"docs/api/credentials.md": {},
 	"docs/api/domains.md":     {refused: true}, // nobody added the records
 	"docs/api/drives.md": {
