@@ -23,7 +23,7 @@ const (
 	repository = "../.."
 	module     = "../../builder"
 	// patience is for a run of its tests.
-	patience = 5 * time.Minute
+	patience = 10 * time.Minute
 	// diskSize is that of the file system in memory, in which the tests build.
 	diskSize = "size=2g"
 )
