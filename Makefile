@@ -40,9 +40,12 @@ build: engine ## the five binaries, static, in bin/
 	$(BUILDER) $(GO) build -ldflags '-s -w -X main.version=$(VERSION)' -o $(abspath $(BIN))/doze-builder .
 
 # A build, tests and linters with this module compile one gVisor, and not the original one besides.
+# The linter takes no module, but a workspace.
 CHANGED := bin/engine/go.mod
+WORKSPACE := bin/engine/go.work
 engine:
 	$(GO) run ./internal/machine/gvisor/launcher/patch/apply bin/engine
+	@printf 'go %s\n\nuse ../..\n\nreplace gvisor.dev/gvisor => ./gvisor\n' "$$($(GO) list -m -f '{{.GoVersion}}')" >$(WORKSPACE)
 
 console: deps-test ## the page of the platform, from its source: needs node
 	cd internal/console/app && npm ci --no-audit --no-fund --loglevel=error && npm run --silent check && npm run --silent build
@@ -106,7 +109,7 @@ check: engine bin/golangci-lint ## vet, lint, generated files
 	GOOS=darwin $(GO) vet ./cmd/doze ./client
 	GOOS=windows $(GO) vet ./cmd/doze ./client
 	$(GO) mod verify >/dev/null
-	GOFLAGS="$(GOFLAGS) -modfile=$(abspath $(CHANGED))" bin/golangci-lint run ./...
+	GOWORK=$(abspath $(WORKSPACE)) bin/golangci-lint run ./...
 	$(BUILDER) $(GO) mod verify >/dev/null && ../bin/golangci-lint run ./...
 
 bin/golangci-lint: tools/go.mod tools/go.sum
