@@ -188,10 +188,7 @@ func TestDiskCrash(t *testing.T) {
 				big = changed
 				does(t, m, "/change-file", "name", "/big", "mb", "40", "seed", "4")
 			}
-			if err := unix.Kill(h.engine(c.ID), unix.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
-			rig.Wait(t, "its processes are gone", func() bool { return len(h.Grouped(c.ID)) == 0 })
+			h.Kill(t, c.ID)
 			m = adopt(t, h.open(t), c)
 			if m.Tier() != machine.OnDisk {
 				t.Fatalf("it is %s", m.Tier())
