@@ -355,14 +355,9 @@ func (s *sandbox) finish(ctx context.Context) (made gvisor.Made, err error) {
 	if over(); err != nil {
 		return made, err
 	}
-	if err := failpoint.Reach(failpoint.Index, s.id); err != nil {
+	if made.Files, err = s.seal(u.c, u.what.Dir, u.disk); err != nil {
 		return made, err
 	}
-	if made.Files, err = u.c.pages.Seal(u.what.Dir); err != nil {
-		return made, err
-	}
-	made.Files = slices.Concat(made.Files, u.c.others(), u.disk)
-	failpoint.Pass(failpoint.Written, s.id)
 	hash, err := indexHash(u.what.Dir)
 	if err != nil {
 		return made, err

@@ -123,19 +123,28 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 	err = s.copyOut(ctx, c, what.Yields)
 	disk, lost := s.copyDisk(ctx, what.Dir)
 	if err = errors.Join(err, lost); err == nil {
-		err = failpoint.Reach(failpoint.Index, s.id)
-	}
-	if err == nil {
-		made.Files, err = c.pages.Seal(what.Dir) // here, while the caller leaves the directory alone
-		made.Files = slices.Concat(made.Files, c.others(), disk)
+		made.Files, err = s.seal(c, what.Dir, disk)
 	}
 	if err != nil {
 		return made, err
 	}
-	failpoint.Pass(failpoint.Written, s.id)
 	s.took(ctx, c, what)
 	s.saved()
 	return made, nil
+}
+
+// seal completes a checkpoint in a directory, while the caller leaves that alone. It returns
+// what is known of the files, those of a disk included.
+func (s *sandbox) seal(c *capture, dir string, disk []checkpoint.File) ([]checkpoint.File, error) {
+	if err := failpoint.Reach(failpoint.Index, s.id); err != nil {
+		return nil, err
+	}
+	files, err := c.pages.Seal(dir)
+	if err != nil {
+		return nil, err
+	}
+	failpoint.Pass(failpoint.Written, s.id)
+	return slices.Concat(files, c.others(), disk), nil
 }
 
 // leave leaves the memory of a checkpoint to finish, for which the guest need not stand
