@@ -579,6 +579,7 @@ func (c *capture) copy(stop <-chan struct{}, yields bool) error {
 			return err
 		}
 	}
+	c.next.Store(0) // it may go on after a stop
 	var workers, ready errgroup.Group
 	for range min(copiers, runtime.GOMAXPROCS(0)) {
 		workers.Go(func() error { return work(func() error { return c.writeAll(stop) }) })
