@@ -61,6 +61,9 @@ docker load and doze image load take it.`,
 
 // writeBeside writes a file beside its place, and puts it there when it is whole.
 func writeBeside(file string, write func(io.Writer) error) (err error) {
+	if info, err := os.Stat(file); err == nil && info.IsDir() {
+		return fmt.Errorf("%s is a directory: name a file in it", file)
+	}
 	dir := filepath.Dir(file)
 	half := filepath.Join(dir, ".doze-"+rand.Text())
 	f, err := os.OpenFile(half, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fileMode)

@@ -217,6 +217,7 @@ func TestImageArchives(t *testing.T) {
 		{"save broken -o " + filepath.Join(dir, "none"), "", exitFailed},
 		{"save app:1 -o " + filepath.Join(dir, "none", "x"), "doze: there is no directory " + filepath.Join(dir, "none") + ": make it first\n", exitFailed},
 		{"save app:1 -o " + filepath.Join(file, "x"), "doze: cannot make a file in the directory " + file + ": not a directory\n", exitFailed},
+		{"save app:1 -o " + dir, "doze: " + dir + " is a directory: name a file in it\n", exitFailed},
 		{"load -i " + file, "-t NAME", exitUsage},
 		{"load -i " + filepath.Join(dir, "none") + " -t a", "no such file", exitFailed},
 		{"load -i " + file + " -t wrong", "no image", exitUsage},

@@ -41,6 +41,10 @@ func (t Tier) Next(to Tier) Tier {
 // so that nothing is lost with them.
 func (t Tier) Checkpointed() bool { return t == Saved || t == Swapped }
 
+// Recovery is what the owner of a sandbox can do that has lost its memory. The reason of an
+// end may end with it.
+const Recovery = "restore one of its snapshots, or delete it and create it again"
+
 // ErrGone is what a driver returns for a machine of which neither processes
 // nor a checkpoint are left.
 var ErrGone = errors.New("neither processes nor a checkpoint are left")

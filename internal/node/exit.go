@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -69,6 +70,7 @@ func (b *Box) left(m machine.Machine, err error, message string) bool {
 		return true
 	}
 	b.machine = m
+	message = strings.TrimRight(strings.TrimSuffix(message, machine.Recovery), ":; ") // it goes on by itself
 	lost := b.checkpoint.fallBack(m, time.Now())
 	if lost != "" {
 		b.life.spawn(b.saveSetback)

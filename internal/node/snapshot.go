@@ -107,6 +107,9 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 	err = n.snapshots.take(ctx, m, &s, func() (func(), error) {
 		return b.freeze("it could not go on after a snapshot, and sleeps until the next request")
 	})
+	if errors.Is(err, machine.ErrGone) {
+		return 0, doze.Wrap(err, doze.Conflict, "the sandbox's processes ended while it was copied: see its events, and take the snapshot again when it runs")
+	}
 	return s.Bytes, missing("the sandbox cannot be copied", err)
 }
 

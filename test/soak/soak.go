@@ -152,16 +152,19 @@ func copyLogs(from, to string) error {
 	if to == "" {
 		return nil
 	}
-	return filepath.WalkDir(from, func(path string, _ fs.DirEntry, err error) error {
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return err
+	}
+	logs := os.DirFS(from)
+	return fs.WalkDir(logs, ".", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".log" {
 			return err
 		}
-		raw, err := os.ReadFile(path)
+		raw, err := fs.ReadFile(logs, path)
 		if err != nil {
 			return err
 		}
-		name := strings.ReplaceAll(strings.TrimPrefix(path, from+"/"), "/", "-")
-		return errors.Join(os.MkdirAll(to, 0o700), os.WriteFile(filepath.Join(to, name), raw, 0o600))
+		return os.WriteFile(filepath.Join(to, strings.ReplaceAll(path, "/", "-")), raw, 0o600) //nolint:gosec // G703: who runs it named the directory
 	})
 }
 

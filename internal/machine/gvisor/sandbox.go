@@ -277,11 +277,12 @@ func (s *sandbox) write(ctx context.Context, dir string, still func(ctx context.
 			return err
 		}
 		slog.WarnContext(ctx, "a checkpoint is taken again", "sandbox", s.config.ID, "err", err)
-		runs = runs && !lost
+		runs = runs && (!lost || try+1 < lateTries)
 	}
 }
 
-// lateTries is how often a checkpoint is taken that a signal for an earlier one ended.
+// lateTries is how often a checkpoint is taken that a signal for an earlier one ended, or that
+// the guest was too fast for. For the last time the machine stands still.
 const lateTries = 3
 
 // writeOnce is write, once. Where the machine runs before and after, runs says that its

@@ -67,6 +67,7 @@ type aside struct {
 	lost        *atomic.Uint32
 	slots       []atomic.Uint32
 	units       []atomic.Uint32
+	over        func() bool // the engine has ended; nil if nobody knows
 }
 
 // newRoom returns a file with room for all slots. Its memory is the launcher's: that of the
@@ -111,7 +112,7 @@ func newAside(room *os.File, units uint32) (_ *aside, err error) {
 	if a.mapped, err = unix.Mmap(int(a.table.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return nil, errors.Join(fmt.Errorf("map the table: %w", err), a.table.Close(), room.Close())
 	}
-	words := unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(&a.mapped[0])), size/word)
+	words := unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(&a.mapped[0])), size/word) //nolint:gosec // G103: words that two processes have
 	a.lost, a.slots, a.units = &words[0], words[1:1+slots], words[1+slots:]
 	return a, nil
 }
@@ -131,6 +132,9 @@ func (a *aside) take(p part, chunk []byte, start int64) error {
 		return nil
 	}
 	for end := time.Now().Add(asideTime); state.Load() == patch.AsideCopying; time.Sleep(asidePoll) {
+		if a.over != nil && a.over() {
+			return fmt.Errorf("it ended while a chunk was copied: %w", errGone)
+		}
 		if time.Now().After(end) {
 			return fmt.Errorf("the engine does not copy a chunk within %v", asideTime)
 		}
@@ -199,13 +203,18 @@ func (s *sandbox) runOn(ctx context.Context, c *capture, held []byte) (bool, err
 // newAside returns a table for so many units, with the room that a pre-copy made.
 // Preconditions: mu is held.
 func (s *sandbox) newAside(units uint32) (*aside, error) {
-	room, err := s.takeRoom(), error(nil)
+	room := s.takeRoom()
 	if room == nil {
+		var err error
 		if room, err = newRoom(); err != nil {
 			return nil, err
 		}
 	}
-	return newAside(room, units)
+	a, err := newAside(room, units)
+	if err == nil {
+		a.over = s.over
+	}
+	return a, err
 }
 
 // takeRoom returns the room that a pre-copy made, or nil. Preconditions: mu is held.
@@ -301,33 +310,33 @@ func (s *sandbox) leaveOver(u *unfinished) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.left == u {
-			s.dropLeft(context.Background())
+			s.dropLeft()
 		}
 	})
 }
 
 // dropLeft gives up a checkpoint that nobody finished. Preconditions: mu is held.
-func (s *sandbox) dropLeft(ctx context.Context) {
+func (s *sandbox) dropLeft() {
 	u := s.left
 	if s.left = nil; u == nil {
 		return
 	}
 	u.drop.Stop()
-	slog.WarnContext(ctx, "nobody finished a checkpoint", "sandbox", s.id)
-	s.endAside(ctx)
+	slog.Warn("nobody finished a checkpoint", "sandbox", s.id)
+	s.endAside()
 	if err := u.c.close(); err != nil {
-		slog.WarnContext(ctx, "give up a checkpoint", "sandbox", s.id, "err", err)
+		slog.Warn("give up a checkpoint", "sandbox", s.id, "err", err)
 	}
 }
 
 // endAside has the engine copy nothing aside any more. Preconditions: mu is held.
-func (s *sandbox) endAside(ctx context.Context) {
+func (s *sandbox) endAside() {
 	if s.container == nil || s.over() {
 		return
 	}
 	if err := s.ask(usageAside, &asideOpts{}, nil); err != nil && !s.over() {
 		s.hangUp() // it copies for nobody, until its slots are full
-		slog.WarnContext(ctx, "an engine copies memory for nobody", "sandbox", s.id, "err", err)
+		slog.Warn("an engine copies memory for nobody", "sandbox", s.id, "err", err)
 	}
 }
 
@@ -345,7 +354,7 @@ func (s *sandbox) finish(ctx context.Context) (made gvisor.Made, err error) {
 	over := func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.endAside(ctx)
+		s.endAside()
 	}
 	if err := failpoint.Reach(failpoint.Finish, s.id); err != nil {
 		over()

@@ -20,19 +20,19 @@ import (
 )
 
 // newTable returns a table for so many units.
-func newTable(t testing.TB, units uint32) *aside {
-	t.Helper()
+func newTable(tb testing.TB, units uint32) *aside {
+	tb.Helper()
 	room, err := newRoom()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	a, err := newAside(room, units)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := a.close(); err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 	})
 	return a
@@ -133,10 +133,10 @@ func TestRunsOn(t *testing.T) {
 		writers.Go(func() {
 			content := make([]byte, checkpoint.PageChunk)
 			for i := 0; !end.Load(); i++ {
-				number := uint32(i) * 37 % chunks //nolint:gosec // G115: small
+				number := uint32(i) * 37 % chunks
 				at := int64(number) * checkpoint.PageChunk
 				if a.units[number].CompareAndSwap(patch.AsideWanted, patch.AsideCopying) {
-					slot := uint32(copied.Add(1)) //nolint:gosec // G115: at most chunks
+					slot := uint32(copied.Add(1))
 					if _, err := unix.Pread(memory, content, at); err != nil {
 						t.Error(err)
 					}

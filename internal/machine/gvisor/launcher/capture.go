@@ -106,7 +106,7 @@ func (s *sandbox) checkpoint(ctx context.Context, what gvisor.Checkpoint) (made 
 	if err != nil {
 		return made, err
 	}
-	s.dropLeft(ctx)
+	s.dropLeft()
 	s.still()
 	held := s.omitStill(ctx, c, what)
 	if err := s.name(ctx, c, what); err != nil {
@@ -167,7 +167,7 @@ func (s *sandbox) leave(ctx context.Context, c *capture, what gvisor.Checkpoint,
 	}
 	u := &unfinished{c: c, what: what, pages: pages, watch: s.watches}
 	if u.disk, err = s.copyDisk(ctx, what.Dir); err != nil {
-		s.endAside(ctx)
+		s.endAside()
 		return false, errors.Join(err, c.close())
 	}
 	s.leaveOver(u)

@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // What the kernel says of a process that has ended: siginfo_t of waitid.
@@ -16,16 +18,13 @@ const (
 	codeOfPanic    = 2 // of a program in Go, such as the engine and the agent
 )
 
-// recovery is what the owner of a sandbox can do that has lost its memory.
-const recovery = "restore one of its snapshots, or delete it and create it again"
-
 // fate says why the engine's process pid ended, which nobody has collected
 // yet. The engine ends with the guest's first process, as that did.
 func fate(pid int) string {
 	var info unix.Siginfo
 	err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
 	if err != nil || info.Signo == 0 { // a child of an earlier launcher
-		return "its first process was killed from inside or crashed, or its processes were killed on the host: " + recovery
+		return "its first process was killed from inside or crashed, or its processes were killed on the host: " + machine.Recovery
 	}
 	raw := (*[unsafe.Sizeof(info)]byte)(unsafe.Pointer(&info))                                               //nolint:gosec // G103: x/sys has no name for this part of the union
 	return describe(info.Code == exitedByItself, int(int32(binary.NativeEndian.Uint32(raw[statusOffset:])))) //nolint:gosec // G115: an int of C
@@ -36,12 +35,12 @@ func fate(pid int) string {
 func describe(exited bool, code int) string {
 	switch {
 	case !exited:
-		return fmt.Sprintf("its processes were killed on the host (signal %d): %s", code, recovery)
+		return fmt.Sprintf("its processes were killed on the host (signal %d): %s", code, machine.Recovery)
 	case code > bySignal:
-		return fmt.Sprintf("its first process was killed from inside (signal %d): leave process 1 alone; %s", code-bySignal, recovery)
+		return fmt.Sprintf("its first process was killed from inside (signal %d): leave process 1 alone; %s", code-bySignal, machine.Recovery)
 	case code == codeOfPanic:
-		return "its first process or its engine crashed, and the node's log may say why: " + recovery
+		return "its first process or its engine crashed, and the node's log may say why: " + machine.Recovery
 	default:
-		return fmt.Sprintf("its first process ended with exit code %d: %s", code, recovery)
+		return fmt.Sprintf("its first process ended with exit code %d: %s", code, machine.Recovery)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/dozehq/doze/internal/machine/hostproc"
+
+	"github.com/dozehq/doze/internal/machine"
 )
 
 // TestFate: the reason is known of a child that nobody has collected yet, and
@@ -28,7 +30,7 @@ func TestFate(t *testing.T) {
 		}
 		end()
 		for range 2 {
-			if got := fate(child.Process.Pid); !strings.Contains(got, want) || !strings.Contains(got, recovery) {
+			if got := fate(child.Process.Pid); !strings.Contains(got, want) || !strings.Contains(got, machine.Recovery) {
 				t.Errorf("%s: %q, want %q", script, got, want)
 			}
 		}

@@ -94,7 +94,7 @@ func (s *sandbox) ahead(ctx context.Context, c *capture, base *gvisor.Base) (beg
 	if s.container == nil {
 		return none, fmt.Errorf("%s: %w", s.id, errGone)
 	}
-	s.dropLeft(ctx)
+	s.dropLeft()
 	c.most = s.mostNamed()
 	if begun = none; s.fresh {
 		s.omit(c, base)

@@ -514,7 +514,7 @@ func (s *sandbox) removeRunState() {
 	c := s.container
 	s.container = nil
 	s.closeLink()
-	s.dropLeft(context.Background())
+	s.dropLeft()
 	s.dropRoom()
 	s.hangUp()
 	s.mu.Unlock()

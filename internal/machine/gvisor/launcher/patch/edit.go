@@ -12,10 +12,9 @@ const WatchUnit = 1 << 18
 // words of 32 bits: one that is set when something was lost, one for each slot, and one for
 // each unit. The engine and the launcher change them, at any time.
 const (
-	// A slot is free, or is being filled, or has the unit of this number, from AsideUnit on.
-	AsideFree = iota
-	AsideFilling
-	AsideUnit
+	AsideFree    = iota // state of a slot that nobody uses
+	AsideFilling        // of one that the engine is about to fill
+	AsideUnit           // of one that has the unit of this number, from here on
 )
 
 // States of a unit.
@@ -231,8 +230,8 @@ const (
 	// asidePoll is the pause between looks at what another thread, or the launcher, does.
 	asidePoll = 50 * time.Microsecond
 	// asideWait bounds how long a writer waits for a free slot. After that, the copy is lost,
-	// and nobody waits for it any more.
-	asideWait = 100 * time.Millisecond
+	// and nobody waits for it any more. A launcher on a busy host frees one in less.
+	asideWait = time.Second
 )
 
 // aside is memory that the launcher copies while the guest runs. What it has not copied yet
@@ -241,7 +240,7 @@ type aside struct {
 	file *MemoryFile
 	room int // the file of the slots, each of WatchUnit
 
-	mu    sync.RWMutex // held by those who use the table
+	mu    sync.RWMutex // held by those who use what follows
 	table []byte       // nil when all is over; guarded by mu
 	lost  *atomic.Uint32
 	slots []atomic.Uint32
