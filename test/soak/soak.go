@@ -164,7 +164,7 @@ func copyLogs(from, to string) error {
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(filepath.Join(to, strings.ReplaceAll(path, "/", "-")), raw, 0o600) //nolint:gosec // G703: who runs it named the directory
+		return os.WriteFile(filepath.Join(to, strings.ReplaceAll(path, "/", "-")), raw, 0o600)
 	})
 }
 

@@ -5,9 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dozehq/doze/internal/machine/hostproc"
-
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
 // TestFate: the reason is known of a child that nobody has collected yet, and
