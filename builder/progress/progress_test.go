@@ -438,8 +438,10 @@ func TestBases(t *testing.T) {
 			{Vertexes: steps(4, 5)},
 		}, true, []string{"1 FROM x: started", "1 FROM x: 1/5 pulled", "1 FROM x: 3/25 pulled", "1 FROM x: done", "2 RUN x: started", "2 RUN x: done"}},
 		"to copy from": {false, []*client.SolveStatus{
-			{Vertexes: []*client.Vertex{vertexAt(putVertex, name, 0, 1)}}, {Statuses: []*client.VertexStatus{extracting}},
-			{Vertexes: steps(2, -1)}, {Vertexes: steps(2, 3)},
+			{Vertexes: []*client.Vertex{vertexAt(putVertex, name, 0, 1)}},
+			{Statuses: []*client.VertexStatus{extracting}},
+			{Vertexes: steps(2, -1)},
+			{Vertexes: steps(2, 3)},
 		}, true, []string{"0 unpack the image doze/slim: started", "0 unpack the image doze/slim: done", "2 RUN x: started", "2 RUN x: done"}},
 	} {
 		r, got := recorder()

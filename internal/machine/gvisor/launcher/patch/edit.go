@@ -11,10 +11,12 @@ const WatchUnit = 1 << 18
 // The table of memory that is copied while the guest runs: see the method Usage.Aside. It has
 // words of 32 bits: one that is set when something was lost, one for each slot, and one for
 // each unit. The engine and the launcher change them, at any time.
+
+// States of a slot.
 const (
-	AsideFree    = iota // state of a slot that nobody uses
-	AsideFilling        // of one that the engine is about to fill
-	AsideUnit           // of one that has the unit of this number, from here on
+	AsideFree    = iota // nobody uses the slot
+	AsideFilling        // the engine is about to fill it
+	AsideUnit           // the slot has the unit of this number, from here on
 )
 
 // States of a unit.
