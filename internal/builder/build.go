@@ -1,6 +1,7 @@
 package builder
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -156,7 +157,12 @@ func (r *Room) build(ctx context.Context, b *bench, o order, archive *source, em
 	if err := in.Check(); err != nil {
 		return fleet.Built{}, fleet.BuildFailed(err.Error(), fleet.BuildFailure{})
 	}
-	if err := run(ctx, asks, in, emit); err != nil {
+	begin := time.Now()
+	err = run(ctx, asks, in, emit)
+	if failed, ok := errors.AsType[*buildapi.FailedError](err); ok && failed.Failure.Reason == buildapi.FailedStep {
+		return fleet.Built{}, r.failed(failed.Failure, refusals(r.o.Machines.Egress(b.uid), begin))
+	}
+	if err != nil {
 		return fleet.Built{}, r.failure(err)
 	}
 	return r.fetch(ctx, asks, o.ID, in.Names, bases, emit)
@@ -483,7 +489,7 @@ func (r *Room) failure(err error) error {
 		return nil
 	}
 	if failed, ok := errors.AsType[*buildapi.FailedError](err); ok {
-		return r.failed(failed.Failure)
+		return r.failed(failed.Failure, "")
 	}
 	if refused, ok := errors.AsType[*buildapi.RefusalError](err); ok {
 		return r.refused(refused)
@@ -498,12 +504,34 @@ func (r *Room) failure(err error) error {
 		"the builder ended, or could not be reached, in the middle of the build: build again. A step that takes all of its %d MB of memory can be the reason (--build-memory-mb)", r.o.Size.Memory)
 }
 
-// failed is the error of a build that the program says failed.
-func (r *Room) failed(f buildapi.Failure) error {
+// refusals is a clause about what the network refused a builder since a build began: the
+// commands of its steps often say no more than "403". Builds beside it may have caused some.
+func refusals(s doze.EgressSummary, begin time.Time) string {
+	var text strings.Builder
+	n := 0
+	for _, d := range s.Destinations {
+		if d.Verdict != doze.EgressDenied || d.LastAt.Before(begin) {
+			continue
+		}
+		if n++; n > refusalsMax {
+			text.WriteString(" and others")
+			break
+		}
+		fmt.Fprintf(&text, "; the network refused %s while it ran: %s", d.Host, cmp.Or(d.Reason, d.Rule))
+	}
+	return text.String()
+}
+
+// refusalsMax bounds the refusals that an error names.
+const refusalsMax = 3
+
+// failed is the error of a build that the program says failed. A clause about the network
+// may follow.
+func (r *Room) failed(f buildapi.Failure, network string) error {
 	where := fleet.BuildFailure{Step: f.Step, Line: f.Line, Command: f.Name, Code: f.Code, Output: f.Tail}
 	switch f.Reason {
 	case buildapi.FailedStep, buildapi.FailedDockerfile, buildapi.FailedBase, buildapi.FailedDisk, buildapi.FailedOutput:
-		return fleet.BuildFailed(clause(&f), where)
+		return fleet.BuildFailed(clause(&f)+network, where)
 	case buildapi.FailedCanceled:
 		return doze.Errorf(doze.Unavailable, "the build was canceled: build again")
 	case buildapi.FailedInternal:

@@ -53,6 +53,8 @@ type Machines interface {
 	Delete(ctx context.Context, uid string) error
 	// SetNetwork has the rules of a network obeyed from now on.
 	SetNetwork(ctx context.Context, uid string, network *doze.Network) error
+	// Egress returns where a machine connected to, and what it was refused.
+	Egress(uid string) doze.EgressSummary
 	// Transport carries requests to a port of a machine, which wakes.
 	Transport(uid string, port uint16) http.RoundTripper
 	// Hold wakes a machine, and has it stay awake until release is called.

@@ -248,6 +248,27 @@ func TestHolds(t *testing.T) {
 	}
 }
 
+// TestRefusedByTheNetwork: a step that fails says what the network refused since its build began.
+func TestRefusedByTheNetwork(t *testing.T) {
+	t.Parallel()
+	y := newYard(t)
+	now := doze.Time{Time: time.Now().Add(time.Hour)}
+	for _, host := range []string{"a.test", "b.test", "c.test", "d.test"} {
+		y.farm.egress.Destinations = append(y.farm.egress.Destinations,
+			doze.EgressDestination{Host: host, Verdict: doze.EgressDenied, Reason: "ask " + host, LastAt: now},
+			doze.EgressDestination{Host: "old." + host, Verdict: doze.EgressDenied, LastAt: doze.Time{Time: time.Now().Add(-time.Hour)}},
+			doze.EgressDestination{Host: "good." + host, Verdict: doze.EgressAllowed, LastAt: now})
+	}
+	broken := y.order("b1")
+	broken.Dockerfile = fleettest.Broken
+	_, _, err := y.try(broken)
+	const want = "the command failed with exit code 7; the network refused a.test while it ran: ask a.test; " +
+		"the network refused b.test while it ran: ask b.test; the network refused c.test while it ran: ask c.test and others"
+	if e := doze.Public(err); !strings.HasSuffix(e.Message, want) {
+		t.Error(e.Message)
+	}
+}
+
 // TestLeftovers: nothing of a build stays in its machine, whatever becomes of it.
 func TestLeftovers(t *testing.T) {
 	t.Parallel()

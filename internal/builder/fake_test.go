@@ -39,6 +39,7 @@ type farm struct {
 	sick     map[string]error                // guarded by mu; why a machine does not wake
 	refused  error                           // guarded by mu; why none is created
 	stuck    error                           // guarded by mu; why none is deleted
+	egress   doze.EgressSummary              // guarded by mu
 	obey     func(*guest, *http.Request) int // guarded by mu; the status of a refusal, or 0
 }
 
@@ -96,6 +97,12 @@ func (f *farm) SetNetwork(_ context.Context, uid string, n *doze.Network) error 
 	defer f.mu.Unlock()
 	f.networks[uid] = n
 	return nil
+}
+
+func (f *farm) Egress(string) doze.EgressSummary {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.egress
 }
 
 func (f *farm) Hold(_ context.Context, uid string) (func(), error) {

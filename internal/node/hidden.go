@@ -77,6 +77,10 @@ func (h Hidden) box(uid string) *Box {
 	return h.n.lookup(uid)
 }
 
+// Egress returns where a machine connected to, and what it was refused, as that of
+// [fleet.Node].
+func (h Hidden) Egress(uid string) doze.EgressSummary { return h.n.Options.Egress(uid) }
+
 // SetNetwork has the rules of a network obeyed from now on, as that of [fleet.Node].
 func (h Hidden) SetNetwork(ctx context.Context, uid string, network *doze.Network) error {
 	b := h.box(uid)

@@ -98,6 +98,11 @@ func TestAsideWaits(t *testing.T) {
 		if err := a.take(allOf(&source{}, 0), read, 0); err == nil || !strings.Contains(err.Error(), asideTime.String()) {
 			t.Error("an engine that never ends:", err)
 		}
+		start := time.Now()
+		a.over = func() bool { return time.Since(start) > time.Second }
+		if err := a.take(allOf(&source{}, 0), read, 0); !errors.Is(err, errGone) || time.Since(start) > 2*time.Second {
+			t.Errorf("an engine that ended is waited for until %v: %v", time.Since(start), err)
+		}
 	})
 }
 
