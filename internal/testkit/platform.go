@@ -44,10 +44,12 @@ const (
 
 // Options are what a test wants different from the defaults.
 type Options struct {
-	Bin  string   // directory of the binaries; by default bin/ of this module
-	Dir  string   // directory for everything of this platform; must be empty
-	Data string   // data directory; by default one in Dir
-	Run  string   // directory of run state, in a tmpfs for benchmarks; by default one in Dir
+	Bin  string // directory of the binaries; by default bin/ of this module
+	Dir  string // directory for everything of this platform; must be empty
+	Data string // data directory; by default one in Dir
+	// Fast has the run state in a tmpfs below /run, where a platform of users has it. Without
+	// it, the state is in Dir: a wake changes files in it, and waits for a busy disk.
+	Fast bool
 	Args []string // more flags for dozed all
 	Env  []string // more of its environment
 
@@ -136,10 +138,17 @@ func Start(ctx context.Context, o Options) (*Platform, error) {
 			return nil, err
 		}
 	}
+	run := filepath.Join(o.Dir, "run")
+	if o.Fast {
+		var err error
+		if run, err = os.MkdirTemp("/run", "doze-test-"); err != nil {
+			return nil, fmt.Errorf("make the directory of run state: %w", err)
+		}
+	}
 	p := &Platform{
 		processes: map[string]*process{}, roles: []string{"all"},
 		options: o, listen: o.Listen, Address: "http://" + o.Listen,
-		Data: cmp.Or(o.Data, filepath.Join(o.Dir, "data")), RunDir: cmp.Or(o.Run, filepath.Join(o.Dir, "run")), Log: filepath.Join(o.Dir, "dozed.log"),
+		Data: cmp.Or(o.Data, filepath.Join(o.Dir, "data")), RunDir: run, Log: filepath.Join(o.Dir, "dozed.log"),
 	}
 	if !slices.Contains(o.Args, "--domain") {
 		// Not the next port, which another platform may have.
@@ -437,7 +446,11 @@ func (p *Platform) Reboot() error {
 
 // Close ends everything, and reports what could not be removed.
 func (p *Platform) Close() error {
-	return errors.Join(p.Stop(), p.wipe())
+	err := errors.Join(p.Stop(), p.wipe())
+	if p.options.Fast {
+		err = errors.Join(err, os.RemoveAll(p.RunDir))
+	}
+	return err
 }
 
 // wipe ends the launcher and every sandbox and removes namespaces, mounts,

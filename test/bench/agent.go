@@ -62,7 +62,7 @@ func agentCases() (names []string) {
 // same agent in this process.
 func agentCalls(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
 	var all latencies
-	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{"--pause-after", "1h", "--log", "warn"}, Account: true})
+	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Fast: true, Args: []string{"--pause-after", "1h", "--log", "warn"}, Account: true})
 	if err != nil {
 		return all, err
 	}

@@ -117,7 +117,7 @@ type builds struct {
 func buildImages(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
 	registry := npm.Find(ctx)
 	allow := testkit.Mirrors(ctx, registry)
-	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: append(buildArgs("--pause-after", "1h"), allow...)})
+	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Fast: true, Args: append(buildArgs("--pause-after", "1h"), allow...)})
 	if err != nil {
 		return nil, err
 	}

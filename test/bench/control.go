@@ -107,7 +107,7 @@ func controlCases() []string {
 // records have no machines: their start failed, as one can that nobody deleted.
 func control(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
 	var all recordTable
-	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{"--log", "warn", "--images", ""}})
+	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Fast: true, Args: []string{"--log", "warn", "--images", ""}})
 	if err != nil {
 		return all, err
 	}

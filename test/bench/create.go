@@ -92,7 +92,7 @@ func createSingly(ctx context.Context, dir string, only *regexp.Regexp, exec, bo
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, "", err
 	}
-	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Account: true})
+	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Fast: true, Account: true})
 	if err != nil {
 		return nil, "", err
 	}
@@ -165,7 +165,7 @@ func createTogether(ctx context.Context, dir string, only *regexp.Regexp, boot *
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Account: true, WarmPool: true})
+	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Fast: true, Account: true, WarmPool: true})
 	if err != nil {
 		return nil, err
 	}

@@ -122,7 +122,7 @@ func densityPlatform(ctx context.Context, dir string, args []string) (p *testkit
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, nil, err
 	}
-	p, err = testkit.Start(ctx, testkit.Options{Dir: dir, Args: append([]string{"--log", "warn"}, args...)})
+	p, err = testkit.Start(ctx, testkit.Options{Dir: dir, Fast: true, Args: append([]string{"--log", "warn"}, args...)})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -58,7 +58,7 @@ func drives(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err 
 		return latencies(nil), err
 	}
 	defer shared.Close()
-	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{
+	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Fast: true, Args: []string{
 		"--log", "warn", "--pause-after", "1h", "--drives", shared.URL, "--drives-credentials", shared.Credentials,
 	}})
 	if err != nil {

@@ -55,7 +55,7 @@ func roles(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err e
 		if err := os.Mkdir(home, 0o700); err != nil {
 			return side{}, err
 		}
-		p, err := testkit.Start(ctx, testkit.Options{Dir: home, Roles: apart, Args: []string{"--pause-after", "1h", "--log", "warn", "--key-requests", "0"}})
+		p, err := testkit.Start(ctx, testkit.Options{Dir: home, Fast: true, Roles: apart, Args: []string{"--pause-after", "1h", "--log", "warn", "--key-requests", "0"}})
 		if err != nil {
 			return side{}, err
 		}

@@ -85,7 +85,7 @@ var sleepScript []byte
 // client: while one falls asleep, another one wakes. With -many, several sandboxes of
 // each size share the idle times.
 func sleeps(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
-	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Args: []string{"--log", "warn", "--memory-overcommit", strconv.Itoa(sharers)}})
+	p, err := testkit.Start(ctx, testkit.Options{Dir: dir, Fast: true, Args: []string{"--log", "warn", "--memory-overcommit", strconv.Itoa(sharers)}})
 	if err != nil {
 		return latencies(nil), err
 	}

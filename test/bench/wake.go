@@ -111,12 +111,8 @@ func wake(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err er
 		if err := os.Mkdir(own, 0o700); err != nil {
 			return all, err
 		}
-		run, err := os.MkdirTemp("/run", "doze-bench-")
-		if err != nil {
-			return all, err
-		}
 		args := append([]string{"--pause-after", pauseAfter.String(), "--save-after", "100ms", "--log", "warn"}, path.args...)
-		p, err := testkit.Start(ctx, testkit.Options{Dir: own, Run: run, Args: args, Account: true})
+		p, err := testkit.Start(ctx, testkit.Options{Dir: own, Fast: true, Args: args, Account: true})
 		if err != nil {
 			return all, err
 		}
@@ -131,7 +127,7 @@ func wake(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err er
 			rows, err = besides(ctx, p, only, all)
 			all = append(all, rows...)
 		}
-		if err := errors.Join(err, p.Close(), os.RemoveAll(run)); err != nil {
+		if err := errors.Join(err, p.Close()); err != nil {
 			return all, err
 		}
 	}
