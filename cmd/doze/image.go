@@ -51,7 +51,10 @@ func (a *app) image() *cobra.Command {
 			}
 			rows := imageRows(i)
 			if len(i.Spec.Tags) == 0 { // it is built for the first time
-				rows = [][]string{{"NAME", "STATUS", "UPDATED"}, {i.Metadata.Name, i.Metadata.Status, moment(i.Metadata.UpdatedAt)}}
+				rows = [][]string{
+					{"NAME", "STATUS", "UPDATED", "REASON"},
+					{i.Metadata.Name, i.Metadata.Status, moment(i.Metadata.UpdatedAt), "doze image build-logs " + i.Metadata.Name},
+				}
 			}
 			return a.show(i, rows)
 		},

@@ -92,7 +92,7 @@ func TestImageTable(t *testing.T) {
 	const header = "NAME  TAG     IMAGE                                                  MB  FROM  UPDATED\n"
 	for args, want := range map[string]string{
 		"ls":                     header + "app   latest  0123456789ab                                           5   -     -\n" + "app   1       …/team/team/team/team/team/team/team/app@fedcba987654  7   -     -\n",
-		"get begun":              "NAME   STATUS    UPDATED\nbegun  BUILDING  -\n",
+		"get begun":              "NAME   STATUS    UPDATED  REASON\nbegun  BUILDING  -        doze image build-logs begun\n",
 		"get app:2":              "",
 		"get none":               "",
 		"get app -o name":        strings.Repeat("app\n", 2),
