@@ -53,9 +53,9 @@ func TestBuilds(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t, buildArgs...)
 	c := buildPlace(t, p, "builds")
+	t.Run("command", func(t *testing.T) { buildCommand(t, p, "builds") }) // the first: it sees the base being unpacked
 	// The image builder of the unmodified npm package.
 	t.Run("public client", func(t *testing.T) { script(t, p, "builder.mjs", "BL_API_KEY="+p.Key, "BL_WORKSPACE=builds") })
-	t.Run("command", func(t *testing.T) { buildCommand(t, p, "builds") })
 	t.Run("end of dozed", func(t *testing.T) { buildSurvives(t, p, c) })
 }
 
