@@ -334,6 +334,12 @@ func (s *sandbox) writeOnce(ctx context.Context, dir string, runs bool, still fu
 	if err != nil {
 		return err
 	}
+	if s.ahead != nil { // the checkpoint has all that counts of it
+		s.dropAhead()
+		if err := checkpoint.Trim(dir, made.Files); err != nil {
+			slog.WarnContext(ctx, "a checkpoint takes more room than it needs", "sandbox", s.config.ID, "err", err)
+		}
+	}
 	s.trust(ctx, dir)
 	return nil
 }
