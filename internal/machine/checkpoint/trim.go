@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Trim gives back what the layers of a checkpoint have and its index does not use: chunks that
-// a copy has which was made before it. It leaves alone a layer that another checkpoint has,
-// too. Preconditions: the caller is the only one that knows of the checkpoint in dir.
+// Trim gives back what the layers of a checkpoint have and its index does not use. A copy
+// that was made before it left that. A layer that another checkpoint has too is left alone.
+// Preconditions: the caller is the only one that knows of the checkpoint in dir.
 func Trim(dir string, files []File) error {
 	about, ok := Manifest{Files: files}.Index()
 	if !ok {
@@ -48,8 +48,9 @@ func trim(name string, size int64, chunks []uint32) error {
 	if st, is := info.Sys().(*syscall.Stat_t); !is || st.Nlink != 1 {
 		return nil
 	}
-	behind := int64(0)                                                         // of the chunks so far
-	for _, number := range append(chunks, uint32((info.Size()+size-1)/size)) { //nolint:gosec // G115: below MemoryMost
+	end := uint32((info.Size() + size - 1) / size) //nolint:gosec // G115: below MemoryMost
+	behind := int64(0)                             // of the chunks so far
+	for _, number := range append(chunks, end) {
 		at := int64(number) * size
 		if at > behind {
 			err := unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, behind, at-behind)
