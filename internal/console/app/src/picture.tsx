@@ -109,9 +109,8 @@ class Scene {
         b.layer = layer;
         b.flash = 1;
         this.layers[layer]?.enter(b);
-      } else if (layer > 0 && r.wakes > b.wakes) {
-        b.rise = 1;
       }
+      if (layer > 0 && r.wakes > b.wakes) b.rise = 1; // it may sleep less deeply now than before
       b.wakes = r.wakes;
       b.busy = r.busy ?? 0;
     }
