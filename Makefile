@@ -75,7 +75,8 @@ GOTESTSUM := bin/gotestsum --format pkgname-and-test-fails --hide-summary skippe
 # their fork bombs, have the machine to themselves.
 # A slow machine takes twice as long as a quick one, so the limits are generous.
 LONG := ./test/e2e
-LAST := ./internal/machine/gvisor ./test/fault
+ALSO := ./internal/machine/gvisor
+LAST := ./test/fault
 # make check has all of go vet. By itself, go test runs a part of it, for each package and for
 # all that it imports.
 VETTED := -vet=off
@@ -88,8 +89,9 @@ test: deps-test build bin/gotestsum ## every test; real sandboxes need root
 test-long:
 	$(GOTESTSUM) --packages "$(LONG)" -- $(MAIN) -p 1 -parallel 3 -timeout 80m
 	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages ./test/contract -- $(MAIN) -timeout 20m
+	$(GOTESTSUM) --packages "$(ALSO)" -- $(MAIN) -timeout 40m
 test-short:
-	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v -e /test/attack $(LONG:./%=-e /%\$$) $(LAST:./%=-e /%\$$))" -- $(MAIN) -p 1 -timeout 30m
+	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v -e /test/attack $(patsubst ./%,-e /%\$$,$(LONG) $(ALSO) $(LAST)))" -- $(MAIN) -p 1 -timeout 30m
 	$(GOTESTSUM) --packages "$(LAST)" -- $(MAIN) -p 1 -timeout 40m
 
 test-roles: deps-test build bin/gotestsum ## the end-to-end and public-client tests, with control, node and edge as three processes
