@@ -97,6 +97,7 @@ func (r *Recorder) closeOf(d digest.Digest, v *vertex, at time.Time) {
 		if !b.of(d, v) {
 			return false
 		}
+		r.tell(v, b, at) // a small image is unpacked between two ticks
 		if b.vertex != "" {
 			v.state = b.end()
 		}
@@ -174,30 +175,30 @@ func (r *Recorder) baseOf(d digest.Digest, v *vertex) (*base, bool) {
 func (r *Recorder) Tick(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.unpacked == nil {
+	for d, v := range r.vertices {
+		if b, known := r.baseOf(d, v); known {
+			r.tell(v, b, now)
+		}
+	}
+}
+
+// tell emits how far the layers of a base are, if that is not known yet. Callers hold mu.
+func (r *Recorder) tell(v *vertex, b *base, now time.Time) {
+	if r.unpacked == nil || len(v.layers) == 0 {
 		return
 	}
-	for d, v := range r.vertices {
-		if len(v.layers) == 0 {
-			continue
+	var sum amount
+	for layer, a := range v.layers {
+		if current, _ := r.unpacked(digest.Digest(layer)); current > a.current {
+			a.current = current
 		}
-		b, known := r.baseOf(d, v)
-		if !known {
-			continue
-		}
-		var sum amount
-		for layer, a := range v.layers {
-			if current, _ := r.unpacked(digest.Digest(layer)); current > a.current {
-				a.current = current
-			}
-			sum.current, sum.total = sum.current+a.current, sum.total+a.total
-		}
-		if sum.current == v.told {
-			continue
-		}
-		v.told = sum.current
-		e := b.event
-		e.At, e.Text, e.Progress = now.UTC(), unpackedText, &buildapi.Progress{Current: sum.current, Total: sum.total}
-		r.emit(e)
+		sum.current, sum.total = sum.current+a.current, sum.total+a.total
 	}
+	if sum.current == v.told {
+		return
+	}
+	v.told = sum.current
+	e := b.event
+	e.At, e.Text, e.Progress = now.UTC(), unpackedText, &buildapi.Progress{Current: sum.current, Total: sum.total}
+	r.emit(e)
 }
