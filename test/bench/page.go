@@ -399,8 +399,8 @@ func (s section) write(w io.Writer, where host) (mistakes []error) {
 	if s.where.Busy > quietShare {
 		fmt.Fprint(w, "**The machine was not quiet:** these figures are too high.\n")
 	}
-	for i, f := range s.where.facts() {
-		if first := where.facts()[i]; f != first {
+	for _, f := range s.where.facts() {
+		if !slices.Contains(where.facts(), f) {
 			fmt.Fprintf(w, "**%s differs:** %s\n", f.name, f.text)
 		}
 	}

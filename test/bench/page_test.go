@@ -44,10 +44,12 @@ func TestPage(t *testing.T) {
 	loud.Bench, loud.Busy = "create", 0.4
 	other := where
 	other.Bench, other.Processor = "agent", "another processor"
+	older := where // did not look at all that a later one did
+	older.FaultUS = 0
 	var out strings.Builder
 	err = writePage(&out, []string{
 		jsonFile(
-			t, "wake.json", where,
+			t, "wake.json", older,
 			row{Bench: "wake", Case: "paused 0 MB", N: 50, P50: 3, P99: 5, Vs: 2, Yardstick: "awake 0 MB"},
 			row{Bench: "wake", Case: "disk 0 MB", N: 50, P50: 40, P99: 50, Answer: 30, Cost: 45, Vs: 2, Yardstick: "awake 0 MB"},
 			row{Bench: "wake", Case: "swapped 256 MB", Unsupported: "no\nswap"},
@@ -68,7 +70,7 @@ func TestPage(t *testing.T) {
 		"unsupported on this host: no swap",
 		"2 of 5 targets were met", "- sleep 64 MB, idle 0s to 1m0s: max ≤ 150 ms\n", "| wake | disk 0 MB | p50 ≤ 30 ms | 40 ms |", "| wake | swapped 256 MB | p50 ≤ 15 ms | unsupported on this host |",
 		"failed after 5s, and rows may be missing:** the disk is full", "was not quiet",
-		"It was cut short", "**Processors differs:**", "the benchmark did not begin",
+		"It was cut short", "**Processors differs:**", "**A page fault differs:**", "the benchmark did not begin",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the page lacks %q:\n%s", want, out.String())
