@@ -401,7 +401,7 @@ func (s section) write(w io.Writer, where host) (mistakes []error) {
 	}
 	for _, f := range s.where.facts() {
 		if !slices.Contains(where.facts(), f) {
-			fmt.Fprintf(w, "**%s differs:** %s\n", f.name, f.text)
+			fmt.Fprintf(w, "**%s differs:** %s.\n", f.name, f.text)
 		}
 	}
 	switch {
