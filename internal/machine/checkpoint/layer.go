@@ -308,7 +308,12 @@ func (l *Layer) punch(at, n int64) error {
 	if at >= l.was {
 		return nil
 	}
-	err := unix.Fallocate(int(l.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, n)
+	return punch(l.file, at, n)
+}
+
+// punch makes a hole in a layer.
+func punch(file *os.File, at, n int64) error {
+	err := unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, n)
 	if err != nil {
 		return fmt.Errorf("make a hole in the pages: %w", err)
 	}

@@ -60,10 +60,13 @@ func Size(dir string) (bytes int64, ok bool) {
 // Freed reports whether a committed checkpoint is in dir, and how much of the disk
 // its end would give back: files that another checkpoint has too stay.
 func Freed(dir string) (bytes int64, ok bool) {
-	return weigh(dir, func(info os.FileInfo) bool {
-		st, is := info.Sys().(*syscall.Stat_t)
-		return is && st.Nlink == 1
-	})
+	return weigh(dir, unshared)
+}
+
+// unshared reports whether no other checkpoint has a file, too.
+func unshared(info os.FileInfo) bool {
+	st, is := info.Sys().(*syscall.Stat_t)
+	return is && st.Nlink == 1
 }
 
 // weigh reports whether a committed checkpoint is in dir, and how much of the host's disk

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -45,7 +44,7 @@ func trim(name string, size int64, chunks []uint32) error {
 	if err != nil {
 		return err
 	}
-	if st, is := info.Sys().(*syscall.Stat_t); !is || st.Nlink != 1 {
+	if !unshared(info) {
 		return nil
 	}
 	end := uint32((info.Size() + size - 1) / size) //nolint:gosec // G115: below MemoryMost
@@ -53,7 +52,7 @@ func trim(name string, size int64, chunks []uint32) error {
 	for _, number := range append(chunks, end) {
 		at := int64(number) * size
 		if at > behind {
-			err := unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, behind, at-behind)
+			err := punch(file, behind, at-behind)
 			if errors.Is(err, unix.EOPNOTSUPP) {
 				return nil // the file system has no holes
 			}

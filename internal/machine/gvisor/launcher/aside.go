@@ -144,14 +144,11 @@ func (a *aside) take(p part, chunk []byte, start int64) error {
 		return errLost
 	}
 	clear(chunk)
-	for _, piece := range p.pieces {
-		at := piece.from.place(piece.at)
-		into := chunk[at.At-start : at.End()-start]
-		if piece.copy != nil {
-			copy(into, piece.copy)
-		} else if err := readFull(int(a.room.Fd()), into, uint64(slot)*checkpoint.PageChunk+piece.at.Start%checkpoint.PageChunk); err != nil {
-			return err
-		}
+	err := p.fill(chunk, start, func(p piece, into []byte) error {
+		return readFull(int(a.room.Fd()), into, uint64(slot)*checkpoint.PageChunk+p.at.Start%checkpoint.PageChunk)
+	})
+	if err != nil {
+		return err
 	}
 	state.Store(patch.AsideDone)
 	a.slots[slot].Store(patch.AsideFree)
@@ -271,8 +268,7 @@ func (c *capture) late(a *aside, held []byte) error {
 			if piece.copy != nil || piece.from.base == 0 && !bit(held, p.number) {
 				continue
 			}
-			p.pieces[i].copy = make([]byte, piece.at.Length())
-			if err := readFull(piece.from.fd, p.pieces[i].copy, piece.at.Start); err != nil {
+			if err := p.pieces[i].copyNow(); err != nil {
 				return err
 			}
 		}

@@ -413,6 +413,12 @@ type piece struct {
 	copy []byte // if it was copied at once
 }
 
+// copyNow copies a piece, which may change from now on.
+func (p *piece) copyNow() error {
+	p.copy = make([]byte, p.at.Length())
+	return readFull(p.from.fd, p.copy, p.at.Start)
+}
+
 // source is a memory file of an engine.
 type source struct {
 	fd    int
@@ -530,8 +536,7 @@ func (c *capture) put(from source, at memmap.FileRange) error {
 			p := piece{from: &from, at: memmap.FileRange{Start: r.Start, End: min(r.End, (number+1)*checkpoint.PageChunk-from.base)}}
 			r.Start = p.at.End
 			if now {
-				p.copy = make([]byte, p.at.Length())
-				if err := readFull(from.fd, p.copy, p.at.Start); err != nil {
+				if err := p.copyNow(); err != nil {
 					return err
 				}
 			}
@@ -585,7 +590,7 @@ func (c *capture) copy(stop <-chan struct{}, yields bool) error {
 		workers.Go(func() error { return work(func() error { return c.writeAll(stop) }) })
 	}
 	done := make(chan struct{})
-	if c.aside != nil { // the guest waits for who empties slots
+	if c.aside != nil { // the guest waits until a slot is free
 		ready.Go(func() error { return hostproc.Guard(func() error { return c.writeFilled(done) }) })
 	}
 	err := workers.Wait()
@@ -635,20 +640,27 @@ func (c *capture) write(named part, room *checkpoint.Scratch) error {
 // filler returns what reads a part of a chunk.
 func (c *capture) filler(named part) func(chunk []byte, start int64) error {
 	return func(chunk []byte, start int64) error {
-		for _, piece := range named.pieces {
-			at := piece.from.place(piece.at)
-			into := chunk[at.At-start : at.End()-start]
-			if piece.copy != nil {
-				copy(into, piece.copy)
-			} else if err := readFull(piece.from.fd, into, piece.at.Start); err != nil {
-				return err
-			}
+		err := named.fill(chunk, start, func(p piece, into []byte) error { return readFull(p.from.fd, into, p.at.Start) })
+		if err != nil || c.aside == nil {
+			return err
 		}
-		if c.aside != nil {
-			return c.aside.take(named, chunk, start)
-		}
-		return nil
+		return c.aside.take(named, chunk, start)
 	}
+}
+
+// fill fills a part into its chunk, which begins at start of the file of pages. What was not
+// copied at once, read reads.
+func (p part) fill(chunk []byte, start int64, read func(p piece, into []byte) error) error {
+	for _, piece := range p.pieces {
+		at := piece.from.place(piece.at)
+		into := chunk[at.At-start : at.End()-start]
+		if piece.copy != nil {
+			copy(into, piece.copy)
+		} else if err := read(piece, into); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // errStopped is what a copy returns that was told to stop.
