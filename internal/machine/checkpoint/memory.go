@@ -89,14 +89,37 @@ func (m *Memory) Load(number uint32, into []byte) ([]byte, error) {
 		clear(into)
 		return into, nil
 	}
-	n, err := m.layers[c.Layer].ReadAt(into, at)
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err := readData(m.layers[c.Layer], into, at); err != nil {
 		return nil, err
 	}
-	if n < len(into) || Sum(into) != c.Sum {
+	if Sum(into) != c.Sum {
 		return nil, fmt.Errorf("%w: %s was altered near byte %d", machine.ErrDamaged, LayerName(int(c.Layer)), at)
 	}
 	return into, nil
+}
+
+// readData fills a buffer from an offset of a file. It reads no holes: the kernel would
+// clear pages of its cache for them first. What is behind the end of the file is a hole.
+func readData(file *os.File, into []byte, from int64) error {
+	clear(into)
+	for at, end := from, from+int64(len(into)); at < end; {
+		data, err := file.Seek(at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) || err == nil && data >= end {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		hole, err := file.Seek(data, unix.SEEK_HOLE)
+		if err != nil {
+			return err
+		}
+		at = min(hole, end)
+		if _, err := file.ReadAt(into[data-from:at-from], data); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+	}
+	return nil
 }
 
 // Close closes the files.

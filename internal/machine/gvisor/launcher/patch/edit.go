@@ -1,6 +1,9 @@
 package patch
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // watchShift says how much memory the changed gVisor notes at a time: [WatchUnit].
 const watchShift = "18"
@@ -799,7 +802,10 @@ func (ts *TaskSet) admitProcessLocked(source *Task, tg *ThreadGroup) error {
 }
 
 // edits are what changes in files of gVisor.
-var edits = []edit{
+var edits = slices.Concat(engineEdits, encodeEdits)
+
+// engineEdits are those that change what the engine does.
+var engineEdits = []edit{
 	// The encoder asks before each object whether it is to stop.
 	{"pkg/state/state.go", `func Save(ctx context.Context, w io.Writer, rootPtr any) (Stats, error) {
 `, `func Save(ctx context.Context, w io.Writer, rootPtr any) (Stats, error) {

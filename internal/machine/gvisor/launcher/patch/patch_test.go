@@ -138,7 +138,7 @@ func TestInside(t *testing.T) {
 	}
 	args := []string{"test", "-modfile", filepath.Join(dir, "go.mod"), "-count=1", "-vet=off"}
 	for name, pkg := range map[string]string{
-		"stop_test.go": "pkg/state", "watch_test.go": "pkg/sentry/pgalloc", "aside_test.go": "pkg/sentry/pgalloc",
+		"stop_test.go": "pkg/state", "encode_test.go": "pkg/state", "watch_test.go": "pkg/sentry/pgalloc", "aside_test.go": "pkg/sentry/pgalloc",
 	} {
 		raw, err := os.ReadFile(filepath.Join("testdata", name))
 		if err == nil {
@@ -155,5 +155,49 @@ func TestInside(t *testing.T) {
 	run.Dir = root
 	if out, err := run.CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestEncodesTheSame runs the test of the encoder inside of gVisor as it is, and inside of the
+// changed one: a checkpoint of one can be loaded by the other.
+func TestEncodesTheSame(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("SKIPPED: it compiles a part of gVisor")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	original, _, err := source(ctx, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(filepath.Join("testdata", "encode_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoding := func(module string) string {
+		t.Helper()
+		if err := write(filepath.Join(module, "pkg/state/encode_test.go"), raw); err != nil {
+			t.Fatal(err)
+		}
+		run := exec.CommandContext(ctx, "go", "test", "-count=1", "-vet=off", "-v", "-run", "^TestEncoding$", "./pkg/state")
+		run.Dir = module
+		out, err := run.CombinedOutput()
+		_, after, found := strings.Cut(string(out), "encoding ")
+		if err != nil || !found {
+			t.Fatalf("%v: %s", err, out)
+		}
+		sum, _, _ := strings.Cut(after, "\n")
+		return sum
+	}
+	unchanged, changed := filepath.Join(t.TempDir(), "unchanged"), filepath.Join(t.TempDir(), "changed")
+	if err := os.CopyFS(unchanged, os.DirFS(original)); err != nil {
+		t.Fatal(err)
+	}
+	if err := change(original, changed); err != nil {
+		t.Fatal(err)
+	}
+	if was, is := encoding(unchanged), encoding(changed); was != is {
+		t.Errorf("gVisor encodes %s, and the changed one %s", was, is)
 	}
 }
