@@ -53,9 +53,8 @@ const (
 	interruptEvery = time.Millisecond
 
 	// yieldShare is how much less of busy processors a machine gets that works for
-	// nobody, than one that somebody waits for. It still gets some: a host whose
-	// guests compute all day is to put the others to sleep.
-	yieldShare = 16
+	// nobody, than one that somebody waits for. Until lastMost it gets none.
+	yieldShare, lastMost = 16, 2 * time.Second
 	// Shares and weight are what the kernel gives a group by default, on cgroup v1
 	// and v2.
 	cpuShares, cpuWeight = 1024, 100
@@ -212,38 +211,71 @@ func (g *Group) LimitCPU(cpus float64) error {
 	return write(g.cpu, "cpu.cfs_quota_us", quota)
 }
 
-// Yield makes the group get less of the processors than others that want them too.
-// Those that are idle it may have.
-func (g *Group) Yield(yes bool) error {
+// A standing is how a group shares busy processors with the others. Processors that are
+// idle are for all of them.
+type standing int
+
+const (
+	// level is an equal share.
+	level standing = iota
+	// below is a small share.
+	below
+	// last is nothing, as long as another group has work: the kernel takes a processor
+	// from such a group at once (SCHED_IDLE).
+	last
+)
+
+// Level gives the group an equal share of the processors again.
+func (g *Group) Level() error { return g.stand(level) }
+
+// stand gives the group a share of the processors. A kernel before 5.15 has no last.
+func (g *Group) stand(at standing) error {
+	const idle = "cpu.idle"
+	if _, err := os.Lstat(filepath.Join(g.cpu, idle)); err == nil {
+		if at == last {
+			return write(g.cpu, idle, "1")
+		}
+		if err := write(g.cpu, idle, "0"); err != nil { // before its share: an idle group has none
+			return err
+		}
+	}
 	name, share := "cpu.shares", cpuShares
 	if g.unified {
 		name, share = "cpu.weight", cpuWeight
 	}
-	if yes {
+	if at != level {
 		share /= yieldShare
 	}
 	return write(g.cpu, name, strconv.Itoa(share))
 }
 
 // Behind lets all others have the processors first, until the returned function
-// is called or somebody waits for the machine, which ctx tells.
-func (g *Group) Behind(ctx context.Context) (level func()) {
-	if err := g.Yield(true); err != nil { // then others wait a little
+// is called or somebody waits for the machine, which ctx tells. After lastMost it gets a
+// small share: a host whose guests compute all day is to put the others to sleep.
+func (g *Group) Behind(ctx context.Context) (ahead func()) {
+	if err := g.stand(last); err != nil { // then others wait a little
 		slog.WarnContext(ctx, "let others have the processors", "sandbox", g.id, "err", err)
 		return func() {}
 	}
-	var once sync.Once
-	raise := func() {
-		once.Do(func() {
-			if err := g.Yield(false); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) { // else it has ended
-				slog.ErrorContext(ctx, "let it have the processors as others do", "sandbox", g.id, "err", err)
-			}
-		})
+	var mu sync.Mutex
+	now := last // guarded by mu
+	rise := func(to standing) {
+		mu.Lock()
+		defer mu.Unlock()
+		if now == level {
+			return
+		}
+		now = to
+		if err := g.stand(to); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) { // else it has ended
+			slog.ErrorContext(ctx, "let it have the processors as others do", "sandbox", g.id, "err", err)
+		}
 	}
-	stop := context.AfterFunc(ctx, raise)
+	hungry := time.AfterFunc(lastMost, func() { rise(below) })
+	stop := context.AfterFunc(ctx, func() { rise(level) })
 	return func() {
+		hungry.Stop()
 		stop()
-		raise() // or waits until it is done
+		rise(level) // or waits until it is done
 	}
 }
 

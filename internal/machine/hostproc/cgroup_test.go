@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -95,7 +96,7 @@ func TestGroupFiles(t *testing.T) {
 		if err := a.LimitCPU(0.5); err != nil {
 			t.Fatal(name, err)
 		}
-		if err := a.Yield(true); err != nil {
+		if err := a.stand(below); err != nil {
 			t.Fatal(name, err)
 		}
 		if diff := cmp.Diff(tc.want, written(t, g.root)); diff != "" {
@@ -108,36 +109,68 @@ func TestGroupFiles(t *testing.T) {
 // ended or somebody waits for it.
 func TestBehind(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(level, wanted func()){
-		"the checkpoint ends":          func(level, _ func()) { level() },
-		"a request comes":              func(_, wanted func()) { wanted() },
-		"a request comes, and it ends": func(level, wanted func()) { wanted(); level() },
+	type is = func(idle, weight string)
+	for name, tc := range map[string]struct {
+		old bool // the kernel has no groups that are last
+		end func(ahead, wanted func(), is is)
+	}{
+		"the checkpoint ends":          {end: func(ahead, _ func(), _ is) { ahead() }},
+		"a request comes":              {end: func(_, wanted func(), _ is) { wanted() }},
+		"a request comes, and it ends": {end: func(ahead, wanted func(), _ is) { wanted(); ahead() }},
+		"the host is busy": {end: func(ahead, _ func(), is is) {
+			time.Sleep(lastMost)
+			synctest.Wait()
+			is("0", "6")
+			ahead()
+		}},
+		"a request comes to a busy host": {end: func(_, wanted func(), _ is) {
+			time.Sleep(lastMost)
+			wanted()
+		}},
+		"on an old kernel": {old: true, end: func(ahead, _ func(), _ is) { ahead() }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := fakeGroups(t, true)
-			share := filepath.Join(g.root, "doze/a/cpu.weight")
-			if err := os.MkdirAll(filepath.Dir(share), 0o700); err != nil {
+			dir := filepath.Join(g.root, "doze/a")
+			if err := os.MkdirAll(dir, 0o700); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(share, nil, 0o600); err != nil {
-				t.Fatal(err)
+			files := map[string]string{"cpu.idle": "0", "cpu.weight": "100"}
+			if tc.old {
+				delete(files, "cpu.idle")
+			}
+			for file, text := range files {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
 			}
 			synctest.Test(t, func(t *testing.T) {
-				is := func(want string) {
-					if raw, err := os.ReadFile(share); err != nil || string(raw) != want {
-						t.Errorf("its weight is %q, %v; want %s", raw, err, want)
+				is := func(idle, weight string) {
+					t.Helper()
+					want := map[string]string{"cpu.idle": idle, "cpu.weight": weight}
+					if tc.old {
+						delete(want, "cpu.idle")
+					}
+					if diff := cmp.Diff(want, written(t, dir)); diff != "" {
+						t.Errorf("its share (-want +got):\n%s", diff)
 					}
 				}
 				ctx, wanted := context.WithCancel(t.Context())
 				defer wanted()
-				level := g.Open("a").Behind(ctx)
-				is("6")
-				end(level, wanted)
+				ahead := g.Open("a").Behind(ctx)
+				if tc.old {
+					is("", "6")
+				} else {
+					is("1", "100")
+				}
+				tc.end(ahead, wanted, is)
 				synctest.Wait()
-				is("100")
-				level()
-				is("100")
+				is("0", "100")
+				ahead()
+				is("0", "100")
+				time.Sleep(2 * lastMost)
+				is("0", "100")
 			})
 		})
 	}

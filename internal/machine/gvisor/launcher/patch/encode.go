@@ -1,11 +1,15 @@
 package patch
 
+// uncompressed is the file with the reader of states.
+const uncompressed = "pkg/compressio/nocompressio.go" //nolint:misspell // it is called so
+
 // encodeEdits make the encoder and the decoder of gVisor's state faster. What they write and
 // read is the same, byte for byte.
 var encodeEdits = []edit{
 	// The encodings of structs are kept so that none is made twice: an object that contains
-	// others may be found after them. So only what such an object can contain is kept, and
-	// only such an object looks for it. gVisor does both for each struct within a struct.
+	// others may be found after them. Only such an object looks for them, and only what it
+	// can contain is kept. Without these edits, each struct within a struct is looked for
+	// and kept.
 	{"pkg/state/encode.go", `	// stoppable says that saveStop ends the encoding.
 `, `	// covers says that the object at hand took the place of others, whose structs
 	// may be encoded already.
@@ -50,9 +54,8 @@ var encodeEdits = []edit{
 	if copied || !es.nested {
 		es.encodedStructs[obj] = s
 	}
-	nested := es.nested
+	defer func(was bool) { es.nested = was }(es.nested)
 	es.nested = true
-	defer func() { es.nested = nested }()
 `},
 	{"pkg/state/encode.go", `			es.encodeObject(oes.obj, oes.how, &oes.encoded)
 `, `			es.covers, es.nested = oes.covers, false
@@ -219,7 +222,7 @@ func NewReader(r io.Reader) Reader {
 	{"pkg/state/state.go", `		r:        wire.Reader{Reader: r},
 `, `		r:        wire.NewReader(r),
 `},
-	{"pkg/compressio/nocompressio.go", `// Close implements io.Closer.Close.
+	{uncompressed, `// Close implements io.Closer.Close.
 func (r *SimpleReader) Close() error {
 `, `// ReadByte implements io.ByteReader.ReadByte.
 func (r *SimpleReader) ReadByte() (byte, error) {
