@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/runsc/boot"
 
@@ -47,10 +48,15 @@ func (s *sandbox) pause(ctx context.Context) error { return s.setPaused(ctx, tru
 // it is given time.
 func (s *sandbox) resume(ctx context.Context, checkpointed bool) error {
 	err := s.setPaused(ctx, false, func(ctx context.Context) error { return s.wake(ctx, checkpointed) })
-	if err == nil || !checkpointed || errors.Is(err, errGone) {
+	switch {
+	case err == nil || errors.Is(err, errGone):
 		return err
+	case checkpointed:
+		return errors.Join(err, s.spent(ctx))
+	case errors.Is(err, unix.ECONNREFUSED) || s.over(): // its process has ended, which may not have been seen yet
+		return errors.Join(err, s.gone(ctx))
 	}
-	return errors.Join(err, s.spent(ctx))
+	return err
 }
 
 // endTime is how long the end of a process may take to be seen whose connection
@@ -67,6 +73,11 @@ func (s *sandbox) spent(ctx context.Context) error {
 	if still && !s.over() {
 		return errStill
 	}
+	return s.gone(ctx)
+}
+
+// gone is errGone for a machine whose process ends within endTime.
+func (s *sandbox) gone(ctx context.Context) error {
 	select {
 	case <-s.exited:
 		return cmp.Or(s.kill(context.WithoutCancel(ctx)), errGone) // then its name is free
