@@ -203,9 +203,6 @@ func (s *sandbox) mostNamed() uint64 {
 // busy disk may take longer. It reads no more memory then.
 func (s *sandbox) copyOut(ctx context.Context, c *capture, yields bool) error {
 	ended, stop := make(chan error, 1), make(chan struct{})
-	if yields && c.aside == nil { // else a guest may wait for the copy
-		c.hurry = &s.l.hurry
-	}
 	s.copying.Go(func() { ended <- errors.Join(c.copy(stop, yields), c.close()) })
 	select {
 	case err := <-ended:
@@ -400,7 +397,6 @@ type capture struct {
 	unread  atomic.Int64  // chunks that were left out
 	aside   *aside        // nil if nobody touches memory during the copy, or it need not be right
 	claimed []atomic.Bool // by index of named, with aside
-	hurry   *hurry        // nil if the copy waits for nobody
 	next    atomic.Int64  // of named, that nobody copies yet
 }
 
@@ -590,7 +586,7 @@ func (c *capture) copy(stop <-chan struct{}, yields bool) error {
 	}
 	c.next.Store(0) // it may go on after a stop
 	var workers, ready errgroup.Group
-	for range min(copiers, runtime.NumCPU()) {
+	for range min(copiers, runtime.GOMAXPROCS(0)) {
 		workers.Go(func() error { return work(func() error { return c.writeAll(stop) }) })
 	}
 	done := make(chan struct{})
@@ -609,9 +605,7 @@ func (c *capture) copy(stop <-chan struct{}, yields bool) error {
 func (c *capture) writeAll(stop <-chan struct{}) error {
 	room := checkpoint.NewScratch()
 	defer room.Release()
-	turn := c.hurry.turn()
 	for {
-		turn.wait(stop)
 		p, more := c.claim()
 		if !more {
 			return nil

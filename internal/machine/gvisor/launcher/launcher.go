@@ -59,9 +59,6 @@ const (
 	// tidyAfter is when it is collected at the latest after a machine has ended:
 	// gVisor leaves it to the collection to close some descriptors.
 	tidyAfter = 2 * time.Second
-	// moreProcessors is how many more the Go scheduler has than the host. A thread that copies
-	// memory keeps one, and a call needs one at once.
-	moreProcessors = 8
 )
 
 // Options are the settings of a launcher.
@@ -85,7 +82,6 @@ type Launcher struct {
 	events  events
 	tasks   sync.WaitGroup
 	ceiling *hostproc.Ceiling
-	hurry   hurry
 	lock    *os.File // says to other launchers that this run directory has one
 
 	mu       sync.Mutex
@@ -100,7 +96,6 @@ func Open(ctx context.Context, o Options) (*Launcher, error) {
 		return nil, errors.New("doze-sentry was built without an engine version; build it with make build")
 	}
 	debug.SetGCPercent(heapGrowth)
-	runtime.GOMAXPROCS(runtime.NumCPU() + moreProcessors)
 	o.PauseLimit = cmp.Or(o.PauseLimit, gvisor.LimitPause)
 	state := filepath.Join(o.Run, "state")
 	if err := os.MkdirAll(state, 0o700); err != nil {
@@ -392,7 +387,6 @@ func (l *Launcher) create(ctx context.Context, c gvisor.Config, asleep bool) (*s
 // Restore makes a machine run out of a checkpoint, in the processes that Prepare
 // made, if it did.
 func (l *Launcher) Restore(ctx context.Context, r gvisor.Restore) error {
-	defer l.hurry.enter()()
 	s, err := l.machine(r.Config.ID)
 	if errors.Is(err, errGone) {
 		s, err = l.create(ctx, r.Config, true)
@@ -410,7 +404,6 @@ func (l *Launcher) Pause(ctx context.Context, id string) error {
 
 // Resume lets the processes of a machine go on.
 func (l *Launcher) Resume(ctx context.Context, t gvisor.Target) error {
-	defer l.hurry.enter()()
 	return l.with(t.ID, func(s *sandbox) error { return s.resume(ctx, t.Checkpointed) })
 }
 
