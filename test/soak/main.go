@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 )
@@ -26,7 +25,7 @@ func main() {
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "`number` that decides what happens when")
 	flag.IntVar(&o.sandboxes, "sandboxes", 6, "how `many` keep something")
 	flag.IntVar(&o.megabytes, "mb", 24, "megabytes that each of them keeps, on average")
-	flag.StringVar(&o.logs, "logs", filepath.Join(os.TempDir(), "doze-soak"), "`directory` to copy the logs to if something is wrong; empty: none")
+	flag.StringVar(&o.logs, "logs", "", "`directory` to copy the logs to if something is wrong; by default a new one for temporary files")
 	flag.Parse()
 	if *sleeps > 0 {
 		o.length, o.met = 0, func(c counts) bool { return c.sleeps() >= *sleeps }

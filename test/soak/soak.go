@@ -45,7 +45,7 @@ type options struct {
 	met                  func(counts) bool // if set, the run ends when it is true
 	seed                 uint64
 	sandboxes, megabytes int
-	logs                 string // directory to copy the logs to if something is wrong; empty: none
+	logs                 string // directory to copy the logs to if something is wrong; empty: a new one
 }
 
 // counts is what a run ends with.
@@ -147,14 +147,19 @@ func soak(ctx context.Context, o options) (_ counts, err error) {
 	return r.counts, nil
 }
 
-// copyLogs copies all logs below a directory, if somebody wants them.
-func copyLogs(from, to string) error {
+// copyLogs copies all logs below a directory, and tells where they are. Without a place
+// for them it makes one: others may write to the directory for temporary files, and so the
+// name cannot be known ahead.
+func copyLogs(from, to string) (err error) {
 	if to == "" {
-		return nil
+		to, err = os.MkdirTemp("", "doze-soak-")
+	} else {
+		err = os.MkdirAll(to, 0o700)
 	}
-	if err := os.MkdirAll(to, 0o700); err != nil {
+	if err != nil {
 		return err
 	}
+	fmt.Fprintln(os.Stderr, "the logs are in", to)
 	logs := os.DirFS(from)
 	return fs.WalkDir(logs, ".", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".log" {

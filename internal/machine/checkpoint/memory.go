@@ -102,20 +102,30 @@ func (m *Memory) Load(number uint32, into []byte) ([]byte, error) {
 // clear pages of its cache for them first. What is behind the end of the file is a hole.
 func readData(file *os.File, into []byte, from int64) error {
 	clear(into)
-	for at, end := from, from+int64(len(into)); at < end; {
-		data, err := file.Seek(at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) || err == nil && data >= end {
+	return EachData(int(file.Fd()), from, from+int64(len(into)), func(at, end int64) error {
+		if _, err := file.ReadAt(into[at-from:end-from], at); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		return nil
+	})
+}
+
+// EachData calls do for each part of a file between two offsets that is not a hole.
+func EachData(fd int, from, to int64, do func(from, to int64) error) error {
+	for at := from; at < to; {
+		data, err := unix.Seek(fd, at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) || err == nil && data >= to { // there is no more
 			return nil
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("look for data: %w", err)
 		}
-		hole, err := file.Seek(data, unix.SEEK_HOLE)
+		hole, err := unix.Seek(fd, data, unix.SEEK_HOLE)
 		if err != nil {
-			return err
+			return fmt.Errorf("look for data: %w", err)
 		}
-		at = min(hole, end)
-		if _, err := file.ReadAt(into[data-from:at-from], data); err != nil && !errors.Is(err, io.EOF) {
+		at = min(hole, to)
+		if err := do(data, at); err != nil {
 			return err
 		}
 	}

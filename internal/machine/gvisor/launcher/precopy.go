@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 
@@ -114,21 +115,9 @@ func (c *capture) nameAll(pid int) error {
 	}
 	c.fds = append(c.fds, fd)
 	from := source{fd: fd}
-	for at := int64(0); ; {
-		start, err := unix.Seek(fd, at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) { // there is no more
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("look for memory: %w", err)
-		}
-		if at, err = unix.Seek(fd, start, unix.SEEK_HOLE); err != nil {
-			return fmt.Errorf("look for memory: %w", err)
-		}
-		if err := c.put(from, memmap.FileRange{Start: uint64(start), End: uint64(at)}); err != nil { //nolint:gosec // G115: offsets of a file
-			return err
-		}
-	}
+	return checkpoint.EachData(fd, 0, math.MaxInt64, func(start, end int64) error {
+		return c.put(from, memmap.FileRange{Start: uint64(start), End: uint64(end)}) //nolint:gosec // G115: offsets of a file
+	})
 }
 
 // memoryFile opens the file with the memory of the guest of an engine.
