@@ -265,11 +265,13 @@ func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, 
 	_, saved := checkpoint.Has(c)
 	ran := checkpoint.Ran(c)
 	switch {
-	case state == StateRunning: // a checkpoint is older than what runs
+	case state == StateRunning:
 		s.reach(machine.Awake)
-		err = errors.Join(checkpoint.Discount(c), checkpoint.Sweep(c))
 		bytes, _ := checkpoint.Size(checkpoint.Last(c))
 		s.bytes.Store(bytes)
+		if saved { // it is older than what runs, whose memory may still be coming from it
+			s.tasks.Go(s.finishRestore)
+		}
 	case state == StateSwapped && saved && !ran:
 		s.reach(machine.Swapped)
 	case state == StatePaused && saved && !ran:
@@ -280,12 +282,8 @@ func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, 
 			err = errors.Join(checkpoint.Discount(c), checkpoint.Sweep(c))
 		}
 	default: // created: the process of a wake that was cut short never ran
-		err = s.kill(ctx)
-		switch {
-		case err == nil && saved:
-			err = s.lieBack(state)
-		case err == nil:
-			err = s.goBack()
+		if err = s.kill(ctx); err == nil {
+			err = s.fallBack(state)
 		}
 	}
 	if err != nil {

@@ -298,6 +298,52 @@ func TestDamageWhileLoading(t *testing.T) {
 	}
 }
 
+// TestEndsWhileLoading ends a machine that woke while its memory was still coming. It
+// goes on from the checkpoint that it woke from, for there is no other yet: also if
+// nobody heard of its end when it is to go on, and if another driver adopted it.
+func TestEndsWhileLoading(t *testing.T) {
+	t.Parallel()
+	const megabytes = 400
+	h := newHost(t)
+	for _, name := range []string{"heard of late", "adopted"} {
+		d := h.open(t)
+		c := h.Config(t, strings.ReplaceAll(name, " ", "-"))
+		c.Memory, c.GoBack = 1<<30, true
+		m := boot(t, d, c)
+		ask(t, m, "/alloc", new(any), "mb", strconv.Itoa(megabytes))
+		var want, sum uint32
+		ask(t, m, "/sum", &want)
+		if err := m.Suspend(t.Context(), machine.OnDisk); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if name == "adopted" {
+			var err error
+			if m, err = h.open(t).Adopt(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := m.Suspend(t.Context(), machine.Paused); err != nil {
+			t.Fatal(err)
+		}
+		if _, saved := checkpoint.Has(c); !saved {
+			t.Errorf("%s: its memory was there before it ended", name)
+		}
+		h.Kill(t, c.ID)
+		if err := m.Resume(t.Context()); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if ask(t, m, "/sum", &sum); sum != want {
+			t.Errorf("%s: the sum of its memory is %d and was %d", name, sum, want)
+		}
+		if err := m.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // A launcher that died before a machine had processes left a bundle that no
 // successor may take for one.
 func TestBundleLeft(t *testing.T) {

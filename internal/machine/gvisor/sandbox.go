@@ -87,6 +87,34 @@ func (s *sandbox) WentBack() (made time.Time) {
 	return made
 }
 
+// fallBack makes the machine, which has no processes, sleep in what is left of it: the
+// checkpoint that its memory was still coming from, or the last one. It is
+// [machine.ErrGone] if there is neither.
+func (s *sandbox) fallBack(state string) error {
+	if _, saved := checkpoint.Has(s.config); !saved {
+		return s.goBack()
+	}
+	if err := s.lieBack(state); err != nil {
+		return err
+	}
+	s.reach(machine.OnDisk)
+	return nil
+}
+
+// restart wakes the machine, whose processes have ended, from what is left of it.
+func (s *sandbox) restart(ctx context.Context) error {
+	if err := s.settled(ctx); err != nil { // a checkpoint may be about to count no more
+		return err
+	}
+	if err := s.kill(ctx); err != nil {
+		return err
+	}
+	if err := s.fallBack(StatePaused); err != nil {
+		return err
+	}
+	return s.restore(ctx)
+}
+
 // goBack makes the machine, which has no processes, sleep in its last checkpoint.
 func (s *sandbox) goBack() error {
 	made, err := checkpoint.GoBack(s.config)
@@ -507,10 +535,8 @@ func (s *sandbox) Resume(ctx context.Context) error {
 		return nil
 	case machine.Paused:
 		err := s.timed(ctx, trace.Launch, PathResume, Target{ID: s.config.ID})
-		if errors.Is(err, errGone) && s.config.GoBack {
-			if err = s.goBack(); err == nil {
-				err = s.restore(ctx)
-			}
+		if errors.Is(err, errGone) { // its end was not heard of yet
+			err = s.restart(ctx)
 		}
 		if err != nil {
 			return fmt.Errorf("resume: %w", err)

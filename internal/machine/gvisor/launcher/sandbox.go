@@ -407,10 +407,11 @@ func (s *sandbox) begun(ctx context.Context, err error) error {
 	return errors.Join(err, s.kill(context.WithoutCancel(ctx)))
 }
 
-// loaded waits without mu: a machine can go back to sleep meanwhile.
+// loaded waits without mu: a machine can go back to sleep meanwhile. One that was started
+// has its memory.
 func (s *sandbox) loaded(ctx context.Context) error {
 	c, err := s.engine()
-	if err != nil {
+	if err != nil || !s.marked(markRestored) {
 		return err
 	}
 	return hostproc.Watch(ctx, gvisor.LimitCheckpoint, s.shoot, c.WaitRestore)
