@@ -188,6 +188,84 @@ func (a *Array) save(w *Writer) {
 		x = &wire.Array{Contents: x.Objects()}
 `},
 
+	// Objects are read by one goroutine and made by another: each has about half of the work.
+	{"pkg/state/decode.go", `		for i := uint64(0); i < numObjects; {
+			// Unmarshal either a type object or object ID.
+			encoded = wire.Load(&ds.r)
+`, `		next, stop := ds.readAhead(numObjects)
+		defer stop()
+		for i := uint64(0); i < numObjects; {
+			// Unmarshal either a type object or object ID.
+			encoded = next()
+`},
+	{"pkg/state/decode.go", `				// Unmarshal and resolve the actual object.
+				encoded = wire.Load(&ds.r)
+`, `				// Unmarshal and resolve the actual object.
+				encoded = next()
+`},
+	{"pkg/state/decode.go", `// Load deserializes the object graph rooted at obj.
+`, `// readBatch is how many objects are handed over at once, and readBatches how often that may
+// be ahead of the use of them.
+const readBatch, readBatches = 64, 16
+
+// readAhead reads a number of objects, their IDs, and the types between them, in order. What
+// next returns was loaded before. It panics as wire.Load does, and stop ends the reading.
+func (ds *decodeState) readAhead(objects uint64) (next func() wire.Object, stop func()) {
+	batches, over := make(chan []wire.Object, readBatches), make(chan struct{})
+	var failed error // set before batches is closed
+	go func() {
+		defer close(batches)
+		batch := make([]wire.Object, 0, readBatch)
+		send := func() bool {
+			select {
+			case batches <- batch:
+				batch = make([]wire.Object, 0, readBatch)
+				return true
+			case <-over:
+				return false
+			}
+		}
+		failed = safely(func() {
+			for i := uint64(0); i < objects; {
+				o := wire.Load(&ds.r)
+				batch = append(batch, o)
+				if _, ok := o.(wire.Uint); ok {
+					batch = append(batch, wire.Load(&ds.r))
+					i++
+				}
+				if len(batch) >= readBatch-1 && !send() {
+					return
+				}
+			}
+		})
+		send() // what was read before an error is used first
+	}()
+	var have []wire.Object
+	next = func() wire.Object {
+		for len(have) == 0 {
+			batch, more := <-batches
+			if !more && failed == nil {
+				Failf("there is no other object")
+			}
+			if !more {
+				panic(failed)
+			}
+			have = batch
+		}
+		o := have[0]
+		have = have[1:]
+		return o
+	}
+	return next, func() {
+		close(over)
+		for range batches { // it reads for as long as its reader lets it
+		}
+	}
+}
+
+// Load deserializes the object graph rooted at obj.
+`},
+
 	// Numbers are read byte by byte.
 	{"pkg/state/wire/wire.go", `	io.Reader
 
