@@ -300,12 +300,13 @@ func TestDamageWhileLoading(t *testing.T) {
 
 // TestEndsWhileLoading ends a machine that woke while its memory was still coming. It
 // goes on from the checkpoint that it woke from, for there is no other yet: also if
-// nobody heard of its end when it is to go on, and if another driver adopted it.
+// nobody heard of its end when it is to go on, if another driver adopted it, and if
+// it ends because its launcher did, which loaded the memory of a guest that stands still.
 func TestEndsWhileLoading(t *testing.T) {
 	t.Parallel()
 	const megabytes = 400
 	h := newHost(t)
-	for _, name := range []string{"heard of late", "adopted"} {
+	for _, name := range []string{"heard of late", "adopted", "without its launcher"} {
 		d := h.open(t)
 		c := h.Config(t, strings.ReplaceAll(name, " ", "-"))
 		c.Memory, c.GoBack = 1<<30, true
@@ -331,7 +332,14 @@ func TestEndsWhileLoading(t *testing.T) {
 		if _, saved := checkpoint.Has(c); !saved {
 			t.Errorf("%s: its memory was there before it ended", name)
 		}
-		h.Kill(t, c.ID)
+		if name == "without its launcher" {
+			kill(t, h.launcher(), unix.SIGKILL)
+			if err := m.Suspend(t.Context(), machine.Saved); err == nil {
+				t.Errorf("%s: there is a checkpoint of memory that was not loaded", name)
+			}
+		} else {
+			h.Kill(t, c.ID)
+		}
 		if err := m.Resume(t.Context()); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

@@ -280,11 +280,11 @@ func (s *sandbox) settled(ctx context.Context) error {
 	}
 }
 
-// present fails if the machine has no processes.
+// present fails if the machine has no processes, or not all of its memory.
 func (s *sandbox) present(ctx context.Context) error {
-	state, err := s.engine.Load().find(ctx, s.config.ID)
-	if err == nil && state == "" {
-		err = errors.New("its processes have ended")
+	err := s.call(ctx, PathLoaded, Target{ID: s.config.ID}, nil)
+	if errors.Is(err, errGone) {
+		return errors.New("its processes have ended")
 	}
 	return err
 }

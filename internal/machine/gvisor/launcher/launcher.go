@@ -185,6 +185,9 @@ func configFor(root string) (*config.Config, error) {
 		// A connection that comes back from disk has lost its segment size and
 		// would divide by it: the host segments, as it does after linkArgs.
 		"software-gso": "false",
+		// An engine whose guest has ended would wait so long for us to hang up, and meanwhile
+		// answer connections to the guest with resets.
+		"control-rpc-stop-timeout": "0",
 	} {
 		if err := set.Set(name, value); err != nil {
 			return nil, fmt.Errorf("%s=%s: %w", name, value, err)

@@ -204,6 +204,7 @@ func (s *sandbox) live(ctx context.Context, c *container.Container) error {
 	if s.note(); s.now() == string(container.Running) {
 		s.stirred() // our predecessor may not have come to it
 	}
+	s.l.tasks.Go(func() { _ = s.loaded(context.WithoutCancel(ctx)) }) // our predecessor may have loaded it
 	return nil
 }
 
@@ -408,13 +409,18 @@ func (s *sandbox) begun(ctx context.Context, err error) error {
 }
 
 // loaded waits without mu: a machine can go back to sleep meanwhile. One that was started
-// has its memory.
+// has its memory. One whose engine could not load it is ended at once: the engine ends the
+// guest itself, but a guest that stands still does not end.
 func (s *sandbox) loaded(ctx context.Context) error {
 	c, err := s.engine()
 	if err != nil || !s.marked(markRestored) {
 		return err
 	}
-	return hostproc.Watch(ctx, gvisor.LimitCheckpoint, s.shoot, c.WaitRestore)
+	err = hostproc.Watch(ctx, gvisor.LimitCheckpoint, s.shoot, c.WaitRestore)
+	if _, said := errors.AsType[urpc.RemoteError](err); said {
+		s.spoil(err)
+	}
+	return err
 }
 
 // engine returns the engine of a machine that has one, for callers without mu.
