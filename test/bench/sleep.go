@@ -39,17 +39,22 @@ const (
 
 // A holding is what a sandbox has in memory.
 type holding struct {
-	mb    int // of its processes, touched and random
-	files int // of 1 KB each, as after an installation of packages
+	mb    int  // of its processes, touched and random
+	files int  // of 1 KB each, as after an installation of packages
+	awake bool // it never falls asleep
 }
 
 // sleepSizes are those that are measured. Files are their own size: each of them is an
-// object of the engine's state, which no request can wait for either.
-var sleepSizes = []holding{{mb: 64}, {mb: 512}, {mb: 2048}, {mb: 64, files: 20_000}}
+// object of the engine's state, which no request can wait for either. The last one never
+// sleeps: what it waits for is the load of the others, and not a wake.
+var sleepSizes = []holding{{mb: 64}, {mb: 512}, {mb: 2048}, {mb: 64, files: 20_000}, {mb: 64, awake: true}}
 
 // String names a holding in rows.
 func (h holding) String() string {
-	if h.files == 0 {
+	switch {
+	case h.awake:
+		return fmt.Sprintf("%d MB, kept awake", h.mb)
+	case h.files == 0:
 		return fmt.Sprintf("%d MB", h.mb)
 	}
 	return fmt.Sprintf("%d MB and %d files", h.mb, h.files)
@@ -62,13 +67,20 @@ func copiedCase(h holding) string {
 }
 
 func idleCase(h holding, from, to time.Duration) string {
+	if h.awake {
+		return fmt.Sprintf("%v, asked %v to %v after the last time", h, from, to)
+	}
 	return fmt.Sprintf("%v, idle %v to %v", h, from, to)
 }
 
 // sleepCases names all rows of the benchmark.
 func sleepCases() (names []string) {
 	for _, h := range sleepSizes {
-		names = append(names, inUseCase(h), copiedCase(h), idleCase(h, 0, idleMost))
+		names = append(names, inUseCase(h))
+		if !h.awake {
+			names = append(names, copiedCase(h))
+		}
+		names = append(names, idleCase(h, 0, idleMost))
 		for from := time.Duration(0); from < idleMost; from += idleWindow {
 			names = append(names, idleCase(h, from, from+idleWindow))
 		}
@@ -189,7 +201,10 @@ func newAsked(ctx context.Context, p *testkit.Platform, c *client.Client, name s
 	if _, err := agent.WriteFile(ctx, "/worker.py", bytes.NewReader(sleepScript), "0644"); err != nil {
 		return s, err
 	}
-	if err := begin(ctx, agent, fmt.Sprintf("exec python3 /worker.py %d %d %d", h.mb, min(sleepChanged, h.mb/4), h.files)); err != nil {
+	worker := client.Command{
+		Command: fmt.Sprintf("exec python3 /worker.py %d %d %d", h.mb, min(sleepChanged, h.mb/4), h.files), KeepAlive: h.awake, Timeout: new(0),
+	}
+	if err := begin(ctx, agent, worker); err != nil {
 		return s, err
 	}
 	ask := &http.Client{Transport: &http.Transport{}, Timeout: settle}
@@ -235,8 +250,7 @@ func (s *sleepers) remove() (err error) {
 // inUse measures requests to a sandbox in use, and while it is copied.
 func (s *sleepers) inUse(ctx context.Context) error {
 	awake := &series{name: inUseCase(s.size)}
-	during := &series{name: copiedCase(s.size), against: awake}
-	s.rows = latencies{awake, during}
+	s.rows = latencies{awake}
 	for range times(wakeRounds) {
 		took, err := s.those[0].request()
 		if err != nil {
@@ -245,6 +259,11 @@ func (s *sleepers) inUse(ctx context.Context) error {
 		awake.add(took)
 		time.Sleep(lying)
 	}
+	if s.size.awake {
+		return nil
+	}
+	during := &series{name: copiedCase(s.size), against: awake}
+	s.rows = append(s.rows, during)
 	return copied(ctx, s.c, s.those[0].name, s.those[0].request, during)
 }
 

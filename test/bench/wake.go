@@ -424,12 +424,12 @@ func hold(ctx context.Context, agent *client.Agent, mb int) error {
 		return nil
 	}
 	script := fmt.Sprintf(`python3 -c 'import os,time; b=os.urandom(%d<<20); print("held",flush=True); time.sleep(1e9)'`, mb)
-	return begin(ctx, agent, script)
+	return begin(ctx, agent, client.Command{Command: script})
 }
 
 // begin starts a command and waits until it says that it holds its memory.
-func begin(ctx context.Context, agent *client.Agent, command string) error {
-	held, err := agent.Start(ctx, client.Command{Command: command})
+func begin(ctx context.Context, agent *client.Agent, command client.Command) error {
+	held, err := agent.Start(ctx, command)
 	if err != nil {
 		return err
 	}
