@@ -34,6 +34,7 @@ var bounds = []struct {
 	{regexp.MustCompile(`^wake disk`), "the decoding of the engine's state, and the first touch of its pages"},
 	{regexp.MustCompile(`^wake runsc`), "the start of the engine's processes, and the decoding of the same checkpoint"},
 	{regexp.MustCompile(`^sleep .*in use`), "the edge, and a Python server in the sandbox"},
+	{regexp.MustCompile(`^sleep .*kept awake`), "the load of the sandboxes that fall asleep and wake beside it"},
 	{regexp.MustCompile(`^sleep `), "the tier that the sandbox is in by then; a request ends a checkpoint that is under way"},
 	{regexp.MustCompile(`^create exec in`), "the start of a process in the sandbox, each of whose system calls is intercepted"},
 	{regexp.MustCompile(`^create .*at once`), "the processors: CPU ms × sandboxes / processors"},
