@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The platforms of gVisor that a host may ask for: how it intercepts the system calls of a sandbox.
@@ -53,6 +57,9 @@ func Measure(ctx context.Context, engine, name string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, engine, "-measure", name) //nolint:gosec // G204: our own binary
+	if os.Geteuid() == 0 {                                    // its guests end with it, at once, and not a while later
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
+	}
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	out, err := cmd.Output()
