@@ -44,7 +44,8 @@ RUN mkdir -p /etc/postgresql-common && echo 'create_main_cluster = false' > /etc
 `
 
 // insidePrelude precedes every script, natively and in a sandbox.
-const insidePrelude = `export HOME=/root LC_ALL=C PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin POSTGRES=%d REDIS=%d
+const insidePrelude = `export HOME=/root LC_ALL=C PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin REDIS=%d
+export PGHOST=127.0.0.1 PGUSER=postgres PGDATABASE=postgres PGPORT=%d
 mkdir -p /bench && cd /bench || exit
 `
 
@@ -95,7 +96,7 @@ const committed = `print("create table t (id integer primary key, word text);")
 for i in range(2000): print(f"insert into t values ({i}, 'word {i}');")
 `
 
-// The rows about files that have a target between two sandboxes.
+// insideSmall is the row that has a target between two sandboxes.
 const insideSmall = "10,000 small files"
 
 // insideTasks are the rows, in their order.
@@ -125,13 +126,13 @@ var insideTasks = []insideTask{
 	{
 		name: "PostgreSQL on loopback, 4,000 reads", rounds: 5,
 		prepare: "install -d -o postgres pg && bin=$(echo /usr/lib/postgresql/*/bin) && cd pg && su postgres -c \"$bin/initdb -D /bench/pg/data -A trust >/dev/null && " +
-			"$bin/pg_ctl -D /bench/pg/data -w -l /bench/pg/log -o '-p $POSTGRES -k /tmp -c listen_addresses=127.0.0.1' start >/dev/null\" && " +
-			"$bin/pgbench -q -h 127.0.0.1 -p $POSTGRES -U postgres -i -s 2",
-		command: "$(echo /usr/lib/postgresql/*/bin)/pgbench -n -S -c 4 -t 1000 -h 127.0.0.1 -p $POSTGRES -U postgres",
+			"$bin/pg_ctl -D /bench/pg/data -w -l /bench/pg/log -o '-p $PGPORT -k /tmp -c listen_addresses=127.0.0.1' start >/dev/null\" && " +
+			"$bin/pgbench -q -i -s 2",
+		command: "$(echo /usr/lib/postgresql/*/bin)/pgbench -n -S -c 4 -t 1000",
 	},
 	{
 		name: "PostgreSQL on loopback, 800 writes", rounds: 5,
-		command: "$(echo /usr/lib/postgresql/*/bin)/pgbench -n -N -c 4 -t 200 -h 127.0.0.1 -p $POSTGRES -U postgres",
+		command: "$(echo /usr/lib/postgresql/*/bin)/pgbench -n -N -c 4 -t 200",
 	},
 	{
 		name: "Redis on loopback, 20,000 GETs", rounds: 5,
@@ -147,6 +148,7 @@ var insideTasks = []insideTask{
 		before:  "rm -rf small", command: "python3 small.py",
 	},
 	{name: "write 1 GB", rounds: 3, bytes: 1 << 30, before: "rm -f large", command: "dd if=/dev/zero of=large bs=1M count=1024"},
+	// The file of the row before it is not needed any more, and takes memory.
 	{name: "Python start", rounds: 20, before: "rm -f large", command: "python3 -c pass"},
 }
 
@@ -282,11 +284,11 @@ func insidePorts(ctx context.Context) (string, error) {
 		return "", err
 	}
 	redis, err := freeport.Port(ctx)
-	return fmt.Sprintf(insidePrelude, postgres, redis), err
+	return fmt.Sprintf(insidePrelude, redis, postgres), err
 }
 
-// insidePlaces builds the image, and opens the places, of which the first is the yardstick. What was opened before
-// an error is returned, too.
+// insidePlaces builds the image, and opens the places, of which the first is the yardstick. On an error there are none:
+// sandboxes end with the platform.
 func insidePlaces(ctx context.Context, p *testkit.Platform, c *client.Client, dir string) (places []workplace, err error) {
 	b := &builds{p: p, c: c, dir: dir}
 	source := filepath.Join(dir, insideImage)
