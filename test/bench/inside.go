@@ -140,7 +140,7 @@ var insideTasks = []insideTask{
 			"for i in {1..100}; do redis-cli -p $REDIS ping 2>/dev/null | grep -q PONG && exit; sleep 0.1; done; exit 1",
 		command: "redis-benchmark -h 127.0.0.1 -p $REDIS -t get -c 20 -n 20000 -q",
 	},
-	{name: "500 forks", rounds: 10, command: "for ((i = 0; i < 500; i++)); do (:); done"},
+	{name: "500 forks", rounds: 5, command: "for ((i = 0; i < 500; i++)); do (:); done"},
 	{name: "500 forks with exec", rounds: 5, command: "for ((i = 0; i < 500; i++)); do /bin/true; done"},
 	{
 		name: insideSmall, rounds: 5,
