@@ -24,7 +24,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build engine console test test-long test-short test-roles images-test measure check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-build bench-agent bench-roles performance compatibility faults attack soak release release-test clean help
+.PHONY: run build engine console test test-long test-short test-roles images-test measure check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-inside bench-build bench-agent bench-roles performance compatibility faults attack soak release release-test clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -177,6 +177,8 @@ bench-egress: deps ## what the proxy of sandboxes adds to a request, next to a p
 	$(BENCH) egress
 bench-drive: deps build ## files on a drive next to the sandbox's own files
 	$(BENCH) drive
+bench-inside: deps build ## npm, git, gcc, databases, forks and files in sandboxes, next to a chroot of the same image; takes 10 minutes
+	$(BENCH) inside
 bench-build: deps build ## builds of Dockerfiles next to BuildKit with runc on this host, imports, and rebuilds until a sandbox runs
 	$(BUILDER) $(GO) build -o $(abspath $(BIN))/yardstick ./yardstick
 	$(BENCH) build
@@ -186,7 +188,7 @@ bench-density: deps build ## memory, swap and disk of 100 idle sandboxes in each
 	$(BENCH) density
 # All benchmarks of docs/performance.md, in the order of the page. Each has its rows in
 # docs/performance, so that one of them can be measured anew. The longest one comes last.
-PAGES := wake create build agent drive egress density roles sleep
+PAGES := wake create build agent drive inside egress density roles sleep
 PAGE ?= $(PAGES)
 BUSY ?=
 performance: deps build ## measure the benchmarks in PAGE (all), and write docs/performance.md; takes an hour, and refuses to start on a machine that is not quiet, unless BUSY=1; ROUNDS=3 is a quick look

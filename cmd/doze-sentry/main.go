@@ -65,13 +65,23 @@ func launch(args []string) error {
 	// A dozed of an earlier release calls it by this name.
 	flags.DurationVar(&o.PauseLimit, "flip-limit", 0, "when a pause or a resume counts as hanging; 0 is the default")
 	flags.Int64Var(&o.Processes, "processes", launcher.ProcessesMost, "how many processes a machine may have, if that is fewer than the default")
+	flags.StringVar(&o.Platform, "platform", "", "how system calls are intercepted: a name of gVisor's; empty is the default")
 	socket := flags.String("socket", "/run/doze/launcher.sock", "unix socket to listen on")
 	show := flags.Bool("version", false, "print the engine's version and exit")
+	measured := flags.String("measure", "", "print what a system call takes on this platform, and exit")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if *show {
 		fmt.Println(version.Version())
+		return nil
+	}
+	if *measured != "" {
+		took, err := launcher.Measure(*measured)
+		if err != nil {
+			return err
+		}
+		fmt.Println(took)
 		return nil
 	}
 	// Our own log keeps its file: the launcher turns the standard streams over

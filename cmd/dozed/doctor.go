@@ -35,5 +35,5 @@ func examine(ctx context.Context, args []string) error {
 	case len(rest) > 0:
 		return fmt.Errorf("dozed doctor takes no argument %q", rest[0])
 	}
-	return v.Do(os.Stdout, func() doctor.Host { return examined(ctx, s) })
+	return v.Do(os.Stdout, func() doctor.Host { return checkup.Measured(ctx, examined(ctx, s), s, companion) })
 }

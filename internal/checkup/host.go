@@ -1,6 +1,7 @@
 package checkup
 
 import (
+	"context"
 	"os"
 
 	"github.com/dozehq/doze"
@@ -25,6 +26,17 @@ func Host(s settings.Settings, companion func(name string) string, given swap.Pl
 	}
 	if !front.FindsNames(s.Domain) {
 		h.Unfound = s.Domain
+	}
+	return h
+}
+
+// Measured is a host whose platforms the doctor may measure. That takes a second.
+func Measured(ctx context.Context, h doctor.Host, s settings.Settings, companion func(name string) string) doctor.Host {
+	h.Measure = func() (all []doctor.Platform) {
+		for _, m := range host.MeasurePlatforms(ctx, s.Driver, companion(host.Launcher(s.Driver))) {
+			all = append(all, doctor.Platform{Name: m.Platform, Took: m.Took, Err: m.Err})
+		}
+		return all
 	}
 	return h
 }

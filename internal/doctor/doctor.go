@@ -87,14 +87,22 @@ func chosen(text string) string {
 
 // Host is what is looked at.
 type Host struct {
-	Data     string         // the data directory, or where it will be
-	Binaries []string       // paths of our own binaries
-	Pool     []netip.Prefix // addresses for egress IPs
-	Link     string         // network interface that they belong to
-	Swap     swap.Plan      // what sandboxes get, or would
-	Proxy    Prober         // the proxy through which this host reaches public addresses; nil: none
-	Plain    string         // address at which others reach dozed by plain HTTP; empty: none
-	Unfound  string         // domain of sandboxes that this host's programs do not find; empty: none
+	Data     string            // the data directory, or where it will be
+	Binaries []string          // paths of our own binaries
+	Pool     []netip.Prefix    // addresses for egress IPs
+	Link     string            // network interface that they belong to
+	Swap     swap.Plan         // what sandboxes get, or would
+	Proxy    Prober            // the proxy through which this host reaches public addresses; nil: none
+	Plain    string            // address at which others reach dozed by plain HTTP; empty: none
+	Measure  func() []Platform // what a system call takes on each platform, the one in use first; nil: nobody measures
+	Unfound  string            // domain of sandboxes that this host's programs do not find; empty: none
+}
+
+// Platform is a way to intercept the system calls of sandboxes.
+type Platform struct {
+	Name string
+	Took time.Duration // for one call
+	Err  error         // why it does not work on this host; nil if it does
 }
 
 // reach is where a check can run.
@@ -510,8 +518,34 @@ func hugePages(Host) (Verdict, string, string) {
 	return Advice, "on for shared memory", "a process that takes all memory ends its sandbox and not only itself; to change that: echo never > " + hugeFile
 }
 
-func kvm(Host) (Verdict, string, string) {
-	return Fine, "not needed", ""
+// kvmDevice is how programs reach KVM.
+const kvmDevice = "/dev/kvm"
+
+// kvm compares the platforms, where there is KVM. Nothing needs it.
+func kvm(h Host) (Verdict, string, string) {
+	if _, err := os.Stat(kvmDevice); err != nil {
+		return Fine, "not needed, and not here", ""
+	}
+	if h.Measure == nil {
+		return Fine, "not needed", ""
+	}
+	return Fine, "not used: " + compared(h.Measure()), ""
+}
+
+// compared says what a system call takes on platforms, next to the first one.
+func compared(all []Platform) string {
+	var texts []string
+	for i, p := range all {
+		switch {
+		case p.Err != nil:
+			texts = append(texts, fmt.Sprintf("%s does not work here: %v", p.Name, p.Err))
+		case i == 0 || all[0].Err != nil || p.Took <= 0:
+			texts = append(texts, fmt.Sprintf("a system call takes %v with %s", p.Took, p.Name))
+		default:
+			texts = append(texts, fmt.Sprintf("%v with %s, %.1f times as fast", p.Took, p.Name, float64(all[0].Took)/float64(p.Took)))
+		}
+	}
+	return strings.Join(texts, "; ")
 }
 
 // encryption looks whether keys and tokens reach this host in the clear.

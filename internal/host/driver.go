@@ -3,12 +3,14 @@ package host
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/dozehq/doze/internal/hostnet"
 	"github.com/dozehq/doze/internal/machine"
@@ -34,12 +36,13 @@ type kind struct {
 	open      opener
 	traits    machine.Traits
 	launcher  string   // file name of the program that starts machines
+	platforms []string // that it can be asked for; none for a driver without a choice
 	processes []string // patterns for its programs: see teardown.Platform
 }
 
 // drivers is the table of those that a host can have.
 var drivers = map[string]kind{
-	gvisor.DriverName: {openGVisor, gvisor.Traits(), gvisor.Program, gvisor.Processes()},
+	gvisor.DriverName: {openGVisor, gvisor.Traits(), gvisor.Program, gvisor.Platforms(), gvisor.Processes()},
 }
 
 // DriverDefault is the one that every host can have.
@@ -64,6 +67,31 @@ func Processes() (patterns []string) {
 	return patterns
 }
 
+// PlatformDefault is the one that a host chooses itself.
+const PlatformDefault = gvisor.PlatformAuto
+
+// Platforms are how the machines of a driver can run, by the names that [Options.Platform] may have.
+func Platforms(driver string) []string { return drivers[driver].platforms }
+
+// Measured is what one system call of a sandbox takes on a platform, or why it does not work on this host.
+type Measured struct {
+	Platform string
+	Took     time.Duration
+	Err      error
+}
+
+// MeasurePlatforms measures all platforms of a driver, whose launcher is at a path. It takes a second.
+func MeasurePlatforms(ctx context.Context, driver, launcher string) (all []Measured) {
+	for _, name := range Platforms(driver) {
+		if name == PlatformDefault {
+			continue
+		}
+		took, err := gvisor.Measure(ctx, launcher, name)
+		all = append(all, Measured{name, took, err})
+	}
+	return all
+}
+
 // driverNamed returns how the driver of a name is opened.
 func driverNamed(name string) (opener, error) {
 	d, known := drivers[name]
@@ -74,8 +102,14 @@ func driverNamed(name string) (opener, error) {
 }
 
 func openGVisor(ctx context.Context, h *Host) (driver, error) {
+	platform, why, err := gvisor.Choose(ctx, h.o.Launcher, h.o.Platform)
+	if err != nil {
+		return nil, err
+	}
+	slog.InfoContext(ctx, "chose the platform of sandboxes", "platform", platform, "why", why)
 	return gvisor.Open(ctx, gvisor.Options{
-		Sentry: h.o.Launcher, Engines: filepath.Join(h.o.Data, "engines"), Run: h.o.Run, Cgroup: h.o.Cgroup,
+		Platform: platform,
+		Sentry:   h.o.Launcher, Engines: filepath.Join(h.o.Data, "engines"), Run: h.o.Run, Cgroup: h.o.Cgroup,
 		Ready: h.o.Memory.readyProcesses(h.memory), Memory: h.memory,
 		Dial: func(ctx context.Context, l machine.Link, port uint16) (net.Conn, error) {
 			ip, err := netip.ParseAddr(l.IP)

@@ -54,6 +54,7 @@ type Options struct {
 	Data, Run, ImagesDir, Cgroup string
 	Launcher, Agent              string // paths of the binaries
 	Driver                       string // one of Drivers
+	Platform                     string // one of its Platforms; empty is PlatformDefault
 
 	Images            []string // made before the first request, and kept
 	PrivateRegistries bool     // images may come from private addresses

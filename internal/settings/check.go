@@ -66,6 +66,9 @@ func (s Settings) checkNames(p *doze.Problems) {
 	if !slices.Contains(host.Drivers(), s.Driver) {
 		p.Add("driver", "must be %s", strings.Join(host.Drivers(), " or "))
 	}
+	if known := host.Platforms(s.Driver); !slices.Contains(known, s.Platform) {
+		p.Add("platform", "must be %s", strings.Join(known, ", "))
+	}
 }
 
 func (s Settings) checkRegions(p *doze.Problems) {

@@ -21,7 +21,7 @@ func (s Settings) Host() host.Options {
 	opened, _ := doze.ParsePrivateNetworks(s.EgressAllow) // Check has reported what is wrong
 	mirrors, _ := disk.ParseMirrors(s.RegistryMirrors)    // likewise
 	return host.Options{
-		Data: s.Data, Run: s.Run, ImagesDir: s.ImagesDir, Cgroup: s.Cgroup, Driver: s.Driver,
+		Data: s.Data, Run: s.Run, ImagesDir: s.ImagesDir, Cgroup: s.Cgroup, Driver: s.Driver, Platform: s.Platform,
 		Images: s.Images, PrivateRegistries: s.PrivateRegistries, Mirrors: mirrors, ImageMax: s.ImageMaxMB << 20, ImageRetention: s.ImageRetention.Duration,
 		LogsRetention: s.LogsRetention.Duration, LogsQuota: s.LogsWorkspaceMB << 20,
 		Disk: s.Disk(), Memory: s.Memory(), WarmPool: s.WarmPool, WarmPoolMax: s.WarmPoolMax,

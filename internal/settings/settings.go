@@ -34,6 +34,7 @@ type Settings struct {
 	ImagesDir    string `json:"imagesDir"`     // directory of images; several data directories may share it
 	Cgroup       string `json:"cgroup"`        // parent of all cgroups
 	Driver       string `json:"driver"`        // what sandboxes run in: one of host.Drivers
+	Platform     string `json:"platform"`      // how system calls are intercepted: one of host.Platforms
 	Listen       string `json:"listen"`        // address of the API and of the edge
 	TLSCert      string `json:"tlsCert"`       // PEM file of the certificate; with it the listener speaks TLS
 	TLSKey       string `json:"tlsKey"`        // PEM file of its key
@@ -137,7 +138,7 @@ type Settings struct {
 // Defaults works on any host.
 func Defaults() Settings {
 	return Settings{
-		Data: "/var/lib/doze", Driver: host.DriverDefault, Listen: "127.0.0.1:7080", ControlListen: "127.0.0.1:7083", NodeListen: "127.0.0.1:7084", Workspace: "main", Regions: []string{"local"},
+		Data: "/var/lib/doze", Driver: host.DriverDefault, Platform: host.PlatformDefault, Listen: "127.0.0.1:7080", ControlListen: "127.0.0.1:7083", NodeListen: "127.0.0.1:7084", Workspace: "main", Regions: []string{"local"},
 		PauseAfter:     daemon.Duration{Duration: 15 * time.Second},
 		IdleCPU:        0.2,
 		BusyMax:        daemon.Duration{Duration: time.Hour},

@@ -72,6 +72,7 @@ func (s *Settings) rows() []row {
 		{&s.ImagesDir, "images-dir", node | destroys | makesImages, "`directory` for images (default: in the data directory)"},
 		{&s.Cgroup, "cgroup", node | edge | destroys, "`name` of the parent cgroup (default: one for each data directory)"},
 		{&s.Driver, "driver", node | examines, "`" + strings.Join(host.Drivers(), "|") + "`: the sandbox driver; existing sandboxes stay with theirs"},
+		{&s.Platform, "platform", node | examines, "`" + strings.Join(host.Platforms(host.DriverDefault), "|") + "`: how the system calls of sandboxes are intercepted. KVM needs /dev/kvm, and is refused until it is proved: dozed doctor measures it"},
 		{&s.Listen, "listen", everyRole, "`address` of the API and of the edge"},
 		{&s.TLSCert, "tls-cert", control | edge, "PEM `file` with the certificate of the public names; dozed reloads it when it changes"},
 		{&s.TLSKey, "tls-key", edge, "PEM `file` with its private key"},

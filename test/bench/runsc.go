@@ -78,15 +78,9 @@ func rootOf(ctx context.Context, p *testkit.Platform) (string, error) {
 	if err != nil || len(records) == 0 {
 		return "", errors.Join(err, errors.New("the sandbox has no record"))
 	}
-	raw, err := os.ReadFile(records[0])
-	if err != nil {
-		return "", err
-	}
-	var record struct {
-		Config struct{ Root string }
-	}
-	_, err = c.Delete(ctx, name)
-	return record.Config.Root, errors.Join(err, json.Unmarshal(raw, &record))
+	root, err := recordedRoot(records[0])
+	_, gone := c.Delete(ctx, name)
+	return root, errors.Join(err, gone)
 }
 
 // runsc is gVisor's command line with a directory of its own.

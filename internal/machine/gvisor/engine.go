@@ -90,6 +90,9 @@ func (o Options) engineAt(version string) *engine {
 	if o.Processes > 0 { // engines of earlier releases do not know it
 		e.args = append(e.args, "-processes", strconv.FormatInt(o.Processes, 10))
 	}
+	if o.Platform != "" && o.Platform != PlatformSystrap { // likewise
+		e.args = append(e.args, "-platform", o.Platform)
+	}
 	return e
 }
 

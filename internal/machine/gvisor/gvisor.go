@@ -46,6 +46,8 @@ type Options struct {
 	// Processes is how many processes a sandbox may have; 0 is the engine's own bound,
 	// which is the most.
 	Processes int64
+	// Platform is what [Choose] returned; empty is the engine's default.
+	Platform string
 	// Dial connects to a port at the far end of a link.
 	Dial func(ctx context.Context, l machine.Link, port uint16) (net.Conn, error)
 }

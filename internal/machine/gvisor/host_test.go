@@ -32,6 +32,9 @@ var shared = &rig.Rig{
 }
 
 // measure is for tests that print figures, which nothing can be wrong with.
+// onPlatform runs the tests on another platform of gVisor.
+var onPlatform = flag.String("platform", PlatformSystrap, "the platform of gVisor that machines run on, also one that is refused otherwise")
+
 var measure = flag.Bool("measure", false, "run the tests that only measure, and print what they measured")
 
 // onlyMeasures skips a test that only measures, unless the caller wants its figures.
@@ -98,7 +101,7 @@ func newHost(t *testing.T) *host {
 func (h *host) options() Options {
 	return Options{
 		Sentry: cmp.Or(h.sentry, sentryIn(shared.Dir())), Engines: cmp.Or(h.engines, enginesIn(shared.Dir())), Run: h.Run, Cgroup: h.Cgroup, Dial: h.Dial,
-		PauseLimit: h.pauseLimit, Ready: h.ready, Calm: time.Millisecond, Memory: h.memory, Processes: h.processes,
+		PauseLimit: h.pauseLimit, Ready: h.ready, Calm: time.Millisecond, Memory: h.memory, Processes: h.processes, Platform: *onPlatform,
 	}
 }
 

@@ -72,6 +72,8 @@ type Options struct {
 	// Processes is how many processes a machine may have, if it is positive and below
 	// [ProcessesMost].
 	Processes int64
+	// Platform is how the engine intercepts system calls: a name of gVisor's. By default it is systrap.
+	Platform string
 }
 
 // Launcher owns the machines below one run directory.
@@ -105,7 +107,7 @@ func Open(ctx context.Context, o Options) (*Launcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf, err := configFor(state)
+	conf, err := configFor(state, cmp.Or(o.Platform, gvisor.PlatformSystrap))
 	if err != nil {
 		return nil, fmt.Errorf("configure the engine: %w", err)
 	}
@@ -159,12 +161,12 @@ func (s sieve) Write(line []byte) (int, error) {
 
 // configFor is what the configurations of all sandboxes have in common; see
 // settingsFor. The names are gVisor's.
-func configFor(root string) (*config.Config, error) {
+func configFor(root, platform string) (*config.Config, error) {
 	set := flag.NewFlagSet(gvisor.Program, flag.ContinueOnError)
 	config.RegisterFlags(set)
 	for name, value := range map[string]string{
 		"root":     root,
-		"platform": "systrap",
+		"platform": platform,
 		"network":  "sandbox",
 		// gVisor can make cgroups, but on cgroup v1 it joins them with the calling process
 		// and everything in it. So we make our own (hostproc.Groups), and put the engine's
