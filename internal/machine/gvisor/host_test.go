@@ -31,10 +31,10 @@ var shared = &rig.Rig{
 	Make:    makeEngine,
 }
 
-// measure is for tests that print figures, which nothing can be wrong with.
 // onPlatform runs the tests on another platform of gVisor.
 var onPlatform = flag.String("platform", PlatformSystrap, "the platform of gVisor that machines run on, also one that is refused otherwise")
 
+// measure is for tests that print figures, which nothing can be wrong with.
 var measure = flag.Bool("measure", false, "run the tests that only measure, and print what they measured")
 
 // onlyMeasures skips a test that only measures, unless the caller wants its figures.
