@@ -87,8 +87,8 @@ func (s *sandbox) WentBack() (made time.Time) {
 	return made
 }
 
-// fallBack makes the machine, which has no processes, sleep in what is left of it: the
-// checkpoint that its memory was still coming from, or the last one. It is
+// fallBack makes the machine, which has no processes, sleep in what is left of it. That is
+// the checkpoint that its memory was still coming from, or the last one. It returns
 // [machine.ErrGone] if there is neither.
 func (s *sandbox) fallBack(state string) error {
 	if _, saved := checkpoint.Has(s.config); !saved {

@@ -408,9 +408,9 @@ func (s *sandbox) begun(ctx context.Context, err error) error {
 	return errors.Join(err, s.kill(context.WithoutCancel(ctx)))
 }
 
-// loaded waits without mu: a machine can go back to sleep meanwhile. One that was started
-// has its memory. One whose engine could not load it is ended at once: the engine ends the
-// guest itself, but a guest that stands still does not end.
+// loaded waits without mu: a machine can go back to sleep meanwhile. A machine that was
+// started has its memory. If the engine could not load it, loaded ends the engine. The engine
+// itself ends its guest alone, and a guest that stands still does not end.
 func (s *sandbox) loaded(ctx context.Context) error {
 	c, err := s.engine()
 	if err != nil || !s.marked(markRestored) {
