@@ -310,7 +310,7 @@ func (w *world) run(t *testing.T, r row, f fault) {
 		}
 	}()
 	rewind := w.canary.Rewind()
-	if w.on == used || w.on == back && r.harm == down { // a full disk takes the last checkpoint for the next
+	if w.renews() || w.goesBack() && r.harm == down { // a full disk takes the last checkpoint for the next
 		release()
 		w.sleep(t)
 		release = w.settle(t)
@@ -440,7 +440,7 @@ func (w *world) settle(t *testing.T) (release func()) {
 		w.revive(t)
 		w.made++
 		name := fmt.Sprintf("canary-%d", w.made)
-		k, err := w.Canary(t.Context(), name, name, megabytes, 0)
+		k, err := w.Canary(t.Context(), name, name, megabytes, filed[w.on])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -476,7 +476,10 @@ const begun = "image.begun"
 const last = "image.last"
 
 // goesBack reports whether a crash leads back to a checkpoint.
-func (w *world) goesBack() bool { return w.on == back || w.on == used }
+func (w *world) goesBack() bool { return w.on == back || w.on == used || filed[w.on] > 0 }
+
+// renews reports whether a checkpoint is renewed while the sandbox is in use.
+func (w *world) renews() bool { return w.on == used || w.on == filedUsed }
 
 // checkpoints returns what is on disk of checkpoints, but for what was begun.
 func (w *world) checkpoints() (names []string, err error) {
@@ -558,16 +561,16 @@ func (w *world) sleep(t *testing.T) {
 	t.Helper()
 	tier := "paused"
 	switch w.on {
-	case disk, cold:
+	case disk, cold, filedDisk, filedCold:
 		tier = "disk"
 	case swapped:
 		tier = "swapped"
-	case paused, saved, back, used:
+	case paused, saved, back, used, filedBack, filedUsed:
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err := w.AwaitTier(ctx, w.canary.Name, tier)
-	if err == nil && w.on == disk {
+	if err == nil && (w.on == disk || w.on == filedDisk) {
 		err = w.AwaitReady(ctx)
 	}
 	if err != nil {

@@ -27,7 +27,10 @@ const (
 
 // lasting are the journeys of a sandbox that has a checkpoint to go back to, as is
 // the default, by the journeys whose steps they meet.
-var lasting = map[journey]journey{paused: back, saved: back, back: back, swapped: swapped, disk: disk, cold: cold, used: used}
+var lasting = map[journey]journey{
+	paused: back, saved: back, back: back, swapped: swapped, disk: disk, cold: cold, used: used,
+	filedBack: filedBack, filedUsed: filedUsed, filedDisk: filedDisk, filedCold: filedCold,
+}
 
 // TestPower cuts the power at every step: everything ends, and what was not synced
 // is lost. A sandbox that had a checkpoint goes on from the last one that was
@@ -189,6 +192,9 @@ func (w *world) crowd(t *testing.T, r row) {
 	finish()
 	if r.harm == down {
 		time.Sleep(attempt)
+	}
+	if filed[w.on] > 0 { // its files have to be copied
+		relieve()
 	}
 	if w.dead { // dozed may not start without room
 		relieve()

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/failpoint"
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/sparse"
 )
@@ -34,14 +36,25 @@ func Disk(c machine.Config) string { return filepath.Join(c.Dir, fileLive) }
 // LayDisk makes the disk of a machine that is about to get an engine: empty, or that of its
 // checkpoint. What an earlier engine wrote is gone. Preconditions: there is no such engine.
 func LayDisk(ctx context.Context, c machine.Config, asleep bool) error {
-	if err := DropDisk(c); err != nil {
+	if err := cmp.Or(failpoint.Reach(failpoint.Lay, c.ID), DropDisk(c)); err != nil {
 		return err
 	}
+	if err := layDisk(ctx, c, asleep); err != nil {
+		return errors.Join(err, DropDisk(c)) // a part of it takes room for nothing
+	}
+	return nil
+}
+
+// layDisk is LayDisk where there is no disk. If it fails, it may leave a part of one.
+func layDisk(ctx context.Context, c machine.Config, asleep bool) error {
 	live, err := os.OpenFile(Disk(c), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return fmt.Errorf("make the disk: %w", err)
 	}
 	defer func() { _ = live.Close() }() // it need not last
+	if err := failpoint.Reach(failpoint.Laid, c.ID); err != nil {
+		return fmt.Errorf("make the disk: %w", err)
+	}
 	if !asleep {
 		return nil
 	}
@@ -88,11 +101,14 @@ func DiskBytes(c machine.Config) int64 {
 }
 
 // DiskCopy is the copy of a disk that a checkpoint gets.
-type DiskCopy struct{ live, still *os.File }
+type DiskCopy struct {
+	id          string // of the machine
+	live, still *os.File
+}
 
-// NewDiskCopy begins a copy of the disk in a file, in the directory of a checkpoint that is
-// being made.
-func NewDiskCopy(live, dir string) (*DiskCopy, error) {
+// NewDiskCopy begins a copy of the disk of a machine, which is in a file, in the directory of
+// a checkpoint that is being made.
+func NewDiskCopy(id, live, dir string) (*DiskCopy, error) {
 	from, err := os.Open(live)
 	if err != nil {
 		return nil, fmt.Errorf("open the disk: %w", err)
@@ -101,13 +117,16 @@ func NewDiskCopy(live, dir string) (*DiskCopy, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("make the copy of the disk: %w", err), from.Close())
 	}
-	return &DiskCopy{from, to}, nil
+	return &DiskCopy{id, from, to}, nil
 }
 
 // Take takes the copy of a disk that nobody writes to, and returns what the manifest says of
 // it. It ends early when ctx does.
 func (d *DiskCopy) Take(ctx context.Context) (_ File, err error) {
 	defer func() { err = errors.Join(err, d.live.Close(), d.still.Close()) }()
+	if err := failpoint.Reach(failpoint.Clone, d.id); err != nil {
+		return File{}, fmt.Errorf("copy the disk: %w", err)
+	}
 	info, err := d.live.Stat()
 	if err != nil {
 		return File{}, fmt.Errorf("look at the disk: %w", err)

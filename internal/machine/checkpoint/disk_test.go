@@ -23,7 +23,7 @@ func asleep(t *testing.T) (machine.Config, []byte) {
 	if err := errors.Join(os.WriteFile(Disk(c), content, 0o600), os.Mkdir(Dir(c), 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	d, err := NewDiskCopy(Disk(c), Dir(c))
+	d, err := NewDiskCopy(c.ID, Disk(c), Dir(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestDisk(t *testing.T) {
 func TestDiskCopyStops(t *testing.T) {
 	t.Parallel()
 	c, _ := asleep(t)
-	d, err := NewDiskCopy(Disk(c), t.TempDir())
+	d, err := NewDiskCopy(c.ID, Disk(c), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
