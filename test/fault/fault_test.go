@@ -310,7 +310,8 @@ func (w *world) run(t *testing.T, r row, f fault) {
 		}
 	}()
 	rewind := w.canary.Rewind()
-	if w.renews() || w.goesBack() && r.harm == down { // a full disk takes the last checkpoint for the next
+	// A full disk takes the last checkpoint for the next, and a crash goes back to it.
+	if w.renews() || w.goesBack() && (r.harm == down || r.harm == awake || r.harm == succeeds) {
 		release()
 		w.sleep(t)
 		release = w.settle(t)
@@ -472,6 +473,9 @@ func (w *world) settle(t *testing.T) (release func()) {
 // next one.
 const begun = "image.begun"
 
+// live is the disk of a sandbox whose files are on disk.
+const live = "disk.live"
+
 // last is the checkpoint that it woke from, and may go back to.
 const last = "image.last"
 
@@ -485,7 +489,7 @@ func (w *world) renews() bool { return w.on == used || w.on == filedUsed }
 func (w *world) checkpoints() (names []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(w.Data, "sandboxes", w.uid, "machine"))
 	for _, e := range entries {
-		if e.Name() != begun && (e.Name() != last || !w.goesBack() && w.power == nil) {
+		if e.Name() != begun && e.Name() != live && (e.Name() != last || !w.goesBack() && w.power == nil) {
 			names = append(names, e.Name())
 		}
 	}

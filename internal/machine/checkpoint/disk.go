@@ -66,10 +66,16 @@ func layDisk(ctx context.Context, c machine.Config, asleep bool) error {
 		return fmt.Errorf("open the disk of the checkpoint: %w", err)
 	}
 	defer func() { _ = still.Close() }() // it was read
-	if err := sparse.Clone(ctx, live, still); err != nil {
+	sum, err := cloneDisk(ctx, live, still)
+	if err != nil {
 		return fmt.Errorf("make the disk out of the checkpoint: %w", err)
 	}
-	return nil
+	m, err := ReadManifest(Dir(c))
+	if err != nil {
+		return err
+	}
+	about, _ := m.disk() // a wake refuses a checkpoint that names none
+	return about.checkSum(sum)
 }
 
 // WriteDisk has the host write what it has in memory of a disk.
@@ -141,21 +147,34 @@ func (d *DiskCopy) Take(ctx context.Context) (_ File, err error) {
 	if err := ctx.Err(); err != nil {
 		return File{}, context.Cause(ctx)
 	}
-	if err := sparse.Clone(ctx, d.still, d.live); err != nil {
+	sum, err := cloneDisk(ctx, d.still, d.live)
+	if err != nil {
 		return File{}, fmt.Errorf("copy the disk: %w", err)
 	}
-	return File{Name: FileDisk, Bytes: info.Size()}, nil
+	return File{Name: FileDisk, Bytes: info.Size(), Sum: sum}, nil
 }
 
-// verifyDisk compares the size of the disk in dir with what the manifest says. Nobody reads
-// it: its bytes are those of a disk, and as safe as those of any file of the host.
-func verifyDisk(dir string, want File) error {
-	info, err := os.Stat(filepath.Join(dir, FileDisk))
+// verifyDisk compares the disk in dir with what the manifest says of it: its size, and its
+// checksum if it has one.
+func verifyDisk(ctx context.Context, dir string, want File) error {
+	f, err := os.Open(filepath.Join(dir, FileDisk))
+	if err != nil {
+		return unreadable(FileDisk, err)
+	}
+	defer func() { _ = f.Close() }() // it was read
+	info, err := f.Stat()
 	if err != nil {
 		return unreadable(FileDisk, err)
 	}
 	if info.Size() != want.Bytes {
 		return fmt.Errorf("%w: %s has %d bytes and should have %d", machine.ErrDamaged, FileDisk, info.Size(), want.Bytes)
 	}
-	return nil
+	if want.Sum == nil {
+		return nil
+	}
+	sum, err := copySummed(ctx, nil, f, info.Size())
+	if err != nil {
+		return unreadable(FileDisk, err)
+	}
+	return want.checkSum(&sum)
 }

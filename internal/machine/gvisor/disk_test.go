@@ -19,6 +19,7 @@ import (
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/machine/machinetest/rig"
+	"github.com/dozehq/doze/internal/sparse"
 )
 
 var (
@@ -258,6 +259,57 @@ func TestDiskCopies(t *testing.T) {
 		if info, err := os.Stat(file); err != nil || info.Size() < int64(*diskMB+40)<<20 {
 			t.Errorf("the archive: %v, %v", info, err)
 		}
+	})
+}
+
+// TestDiskRots changes a byte of a disk while its machine sleeps, behind the back of all who
+// look at times. A machine whose disk is copied is told. One whose disk is shared wakes
+// without a look at it.
+func TestDiskRots(t *testing.T) {
+	disks(t, func(t *testing.T, h *host, dir string) { //nolint:thelper // the test itself
+		c := withDisk(t, h, dir, "m")
+		m := boot(t, h.open(t), c)
+		does(t, m, "/grow", "name", "/big", "mb", "40", "seed", "1")
+		move(t, m, machine.OnDisk)
+		name := filepath.Join(checkpoint.Dir(c), checkpoint.FileDisk)
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		info, err := f.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := sparse.Extent{}
+		for e, err := range sparse.Extents(f, info.Size()) {
+			if last = e; err != nil {
+				t.Fatal(err)
+			}
+		}
+		flip := func() {
+			raw := make([]byte, 1)
+			_, err := f.ReadAt(raw, last.Offset+last.Length/2)
+			raw[0] ^= 0x40
+			_, lost := f.WriteAt(raw, last.Offset+last.Length/2)
+			if err := errors.Join(err, lost, f.Sync(), os.Chtimes(name, time.Time{}, info.ModTime())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		flip()
+		err = m.Resume(t.Context())
+		if shared := strings.Contains(t.Name(), "shared"); errors.Is(err, machine.ErrDamaged) == shared || shared && err != nil {
+			t.Fatalf("a wake with a disk that is damaged: %v", err)
+		}
+		if m.Tier() != machine.OnDisk {
+			return
+		}
+		if _, err := os.Stat(checkpoint.Disk(c)); !errors.Is(err, os.ErrNotExist) {
+			t.Error("a wake that did not work leaves a disk:", err)
+		}
+		flip() // back
+		move(t, m, machine.Awake)
+		does(t, m, "/sumfile", "name", "/big")
 	})
 }
 
