@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -311,6 +312,67 @@ func TestDiskRots(t *testing.T) {
 		move(t, m, machine.Awake)
 		does(t, m, "/sumfile", "name", "/big")
 	})
+}
+
+// TestDiskExcess is an engine that a guest took over: it writes more to its disk than that
+// has, through the descriptor that it has. It is ended, and the machine goes back to its
+// checkpoint.
+func TestDiskExcess(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	d := h.open(t)
+	c := withDisk(t, h, filepath.Join(h.Dir, "disks"), "m")
+	c.Disk = 64 << 20
+	m := boot(t, d, c)
+	does(t, m, "/grow", "name", "/big", "mb", "40", "seed", "1")
+	big := sumOf(t, m, "/big")
+	move(t, m, machine.OnDisk)
+	move(t, m, machine.Awake)
+	dir := fmt.Sprintf("/proc/%d/fd/", h.engine(c.ID))
+	fds, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var theirs *os.File
+	for _, fd := range fds {
+		if to, _ := os.Readlink(dir + fd.Name()); to == checkpoint.Disk(c) {
+			if theirs, err = os.OpenFile(dir+fd.Name(), os.O_WRONLY, 0); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = theirs.Close() }()
+		}
+	}
+	if theirs == nil {
+		t.Fatal("the engine has no descriptor of its disk")
+	}
+	much := bytes.Repeat([]byte{1}, 1<<20)
+	write := func(mb int64) {
+		for range mb {
+			if _, err := theirs.WriteAt(much, c.Disk+mb<<20); err != nil {
+				t.Fatal(err)
+			}
+			mb--
+		}
+	}
+	events, err := d.Events(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(60) // which its file system may take besides
+	time.Sleep(3 * time.Second)
+	if h.engine(c.ID) == 0 {
+		t.Fatal("an engine ended whose disk has its size")
+	}
+	write(300)
+	if e := event(t, events); !e.Exited || !strings.Contains(e.Message, "spec.runtime.storage") {
+		t.Errorf("%+v", e)
+	}
+	m = adopt(t, h.open(t), c)
+	if _, err := os.Stat(checkpoint.Disk(c)); !errors.Is(err, os.ErrNotExist) {
+		t.Error("what it wrote is there:", err)
+	}
+	move(t, m, machine.Awake)
+	has(t, m, "/big", big)
 }
 
 // TestDiskInterrupted wakes a machine at moments of its checkpoint. Its disk is as it was.

@@ -222,6 +222,9 @@ func (s *sandbox) settle(c *container.Container) error {
 		s.ended(g)
 	})
 	s.l.tasks.Go(func() { g.Watch(s.exited, memoryLimit(c.Spec), s.outOfMemory) })
+	if file, size, ok := diskOf(c.Spec); ok {
+		s.l.tasks.Go(func() { s.boundDisk(file, size) })
+	}
 	return nil
 }
 
