@@ -155,7 +155,9 @@ type world struct {
 	uid    string
 	lasted int // how often it was on disk that the sandbox ran, before the last request woke it
 	made   int
-	dead   bool // dozed does not run
+	dead   bool             // dozed does not run
+	before int              // machines that there were before a copy of the sandbox was made
+	copied func(*testing.T) // looks at what a copy of the sandbox came to, and removes it; nil without
 }
 
 func newWorld(t *testing.T, j journey, bin string) *world {
@@ -274,7 +276,7 @@ func (w *world) abandon() {
 	w.dead = true
 	w.ear.ignore()
 	w.canary.Close()
-	w.canary = nil
+	w.canary, w.copied = nil, nil
 }
 
 // drop deletes the sandbox.
@@ -311,7 +313,7 @@ func (w *world) run(t *testing.T, r row, f fault) {
 	}()
 	rewind := w.canary.Rewind()
 	// A full disk takes the last checkpoint for the next, and a crash goes back to it.
-	if w.renews() || w.goesBack() && (r.harm == down || r.harm == awake || r.harm == succeeds) {
+	if w.renews() || w.goesBack() && (r.harm == down || r.harm != up && r.harm != again) {
 		release()
 		w.sleep(t)
 		release = w.settle(t)
@@ -327,6 +329,7 @@ func (w *world) run(t *testing.T, r row, f fault) {
 	finish()
 	relieve()
 	w.revive(t)
+	w.settleCopy(t)
 	if rewound := f == engine || f == launcher; r.rewinds && rewound {
 		rewind()
 	}
@@ -607,8 +610,11 @@ func (w *world) sleep(t *testing.T) {
 // wait makes a row's step a stop.
 func (w *world) wait(r row) <-chan *held {
 	id := w.uid
-	if r.at == failpoint.Forget { // it is about no machine
+	switch {
+	case r.at == failpoint.Forget: // it is about no machine
 		id = ""
+	case r.harm == forks, r.harm == restores: // it is about one that has no id yet
+		id = anyone
 	}
 	return w.ear.wait(r.at, id, r.passes)
 }
@@ -617,7 +623,7 @@ func (w *world) wait(r row) <-chan *held {
 // What is returned last waits until it is over.
 func (w *world) starts() map[harm]func(t *testing.T, release func(), r row) (<-chan *held, func()) {
 	return map[harm]func(*testing.T, func(), row) (<-chan *held, func()){
-		down: w.down, inUse: w.inUse, up: w.up, again: w.again, awake: w.awake, succeeds: w.succeeds,
+		down: w.down, inUse: w.inUse, up: w.up, again: w.again, awake: w.awake, succeeds: w.succeeds, forks: w.forks, restores: w.restores,
 	}
 }
 
@@ -697,4 +703,111 @@ func (w *world) succeeds(t *testing.T, release func(), r row) (<-chan *held, fun
 	reached := w.wait(r)
 	shoot(t)(w.Launcher())
 	return reached, func() {}
+}
+
+// snapshot takes a snapshot of the sandbox, which is awake, and has it go on.
+func (w *world) snapshot(t *testing.T) doze.Snapshot {
+	t.Helper()
+	w.made++
+	all, err := w.machines()
+	if w.before = len(all); err != nil {
+		t.Fatal(err)
+	}
+	n, err := w.client.CreateSnapshot(t.Context(), w.canary.Name, fmt.Sprintf("s%d", w.made))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// machines returns the records of all machines.
+func (w *world) machines() ([]string, error) {
+	return filepath.Glob(filepath.Join(w.Data, "sandboxes", "*", "record.json"))
+}
+
+// forks makes another sandbox of a snapshot. It has what the first one had then, or it
+// was never made.
+func (w *world) forks(t *testing.T, release func(), r row) (<-chan *held, func()) {
+	t.Helper()
+	n := w.snapshot(t)
+	name := fmt.Sprintf("fork-%d", w.made)
+	then := w.canary.Copy(name, "")
+	w.step(t)
+	reached, done := w.wait(r), make(chan error, 1)
+	go func() {
+		_, err := w.client.ForkSnapshot(context.WithoutCancel(t.Context()), n.ID, doze.ForkRequest{TargetName: name, TargetType: doze.KindSandbox})
+		done <- err // whether it works depends on the fault
+	}()
+	var made error
+	w.copied = func(t *testing.T) {
+		t.Helper()
+		defer release()
+		until(t, "the fork answers, or was never made", func() error {
+			sb, err := w.client.Sandbox(t.Context(), name)
+			if gone := err != nil && doze.Public(err).Kind == doze.NotFound; gone || err == nil && (sb.Status == "FAILED" || sb.Status == "TERMINATED") {
+				if made == nil {
+					t.Fatalf("a fork that was made is gone: %s, %v", sb.Status, err)
+				}
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			k := then.Copy(name, sb.Metadata.URL)
+			defer k.Close()
+			s, err := k.Step(t.Context())
+			if len(s.Wrong) > 0 {
+				t.Fatal(strings.Join(s.Wrong, "; "))
+			}
+			return err
+		})
+		if _, err := w.client.Delete(t.Context(), name); err != nil && doze.Public(err).Kind != doze.NotFound {
+			t.Error(err)
+		}
+		if err := w.client.DeleteSnapshot(t.Context(), n.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	return reached, func() { made = <-done }
+}
+
+// restores puts the sandbox back to a snapshot. It has what it had then, or what it has.
+func (w *world) restores(t *testing.T, release func(), r row) (<-chan *held, func()) {
+	t.Helper()
+	n, maybe := w.snapshot(t), w.canary.Rewind()
+	w.step(t)
+	reached, done := w.wait(r), make(chan error, 1)
+	go func() {
+		_, err := w.client.Restore(context.WithoutCancel(t.Context()), w.canary.Name, n.ID)
+		done <- err // likewise
+	}()
+	w.copied = func(t *testing.T) {
+		t.Helper()
+		release()
+		maybe()
+		if err := w.client.DeleteSnapshot(t.Context(), n.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	return reached, func() { <-done }
+}
+
+// settleCopy ends what a copy of the sandbox is about, if there is one.
+func (w *world) settleCopy(t *testing.T) {
+	t.Helper()
+	end := w.copied
+	if w.copied = nil; end == nil {
+		return
+	}
+	end(t)
+	until(t, "there are as many machines as before", func() error { // one may be another one now
+		all, err := w.machines()
+		if err == nil && len(all) != w.before {
+			err = fmt.Errorf("there are %v and not %d", all, w.before)
+		}
+		if err == nil {
+			w.uid, err = w.UID(w.canary.Name)
+		}
+		return err
+	})
 }

@@ -68,6 +68,8 @@ const (
 	again    harm = "again"    // dozed was killed while it slept, and starts
 	awake    harm = "awake"    // dozed was killed while it was awake, and starts
 	succeeds harm = "succeeds" // the launcher was killed while it was awake, and its successor starts
+	forks    harm = "forks"    // another one is made of a snapshot of it
+	restores harm = "restores" // it is put back to a snapshot
 )
 
 // row is a step on a way, and what is done to it there.
@@ -93,6 +95,8 @@ var (
 	noFail = []fault{daemon, launcher, engine} // nothing can go wrong there but the end of a process
 	noOne  = []fault{fail, daemon, launcher}   // there is no engine
 	ends   = []fault{daemon, launcher}         // neither
+
+	noOneFull = []fault{fail, full, daemon, launcher} // there is no engine, and something is written
 )
 
 // diskSync is how many files of a checkpoint are brought to disk before the disk of the machine.
@@ -239,9 +243,9 @@ var rows = []row{
 	// Its files are on disk, and are removed and laid out of its checkpoint.
 	{at: failpoint.Release, on: filedDisk, harm: down, faults: any4, rewinds: true},
 	{at: failpoint.Drop, on: filedDisk, harm: down, faults: noOne},
-	{at: failpoint.Lay, on: filedDisk, harm: down, faults: []fault{fail, full, daemon, launcher}},
-	{at: failpoint.Laid, on: filedDisk, harm: down, faults: []fault{fail, full, daemon, launcher}},
-	{at: failpoint.Engine, on: filedDisk, harm: down, faults: []fault{fail, full, daemon, launcher}},
+	{at: failpoint.Lay, on: filedDisk, harm: down, faults: noOneFull},
+	{at: failpoint.Laid, on: filedDisk, harm: down, faults: noOneFull},
+	{at: failpoint.Engine, on: filedDisk, harm: down, faults: noOneFull},
 	{at: failpoint.Join, on: filedDisk, harm: down, faults: any4},
 	{at: failpoint.Take, on: filedDisk, harm: up, faults: any4},
 	{at: failpoint.Restore, on: filedDisk, harm: up, faults: any5},
@@ -251,12 +255,23 @@ var rows = []row{
 	{at: failpoint.Loaded, on: filedDisk, harm: up, faults: noFail, rewinds: true},
 	{at: failpoint.Discard, on: filedDisk, harm: up, faults: noFail, rewinds: true},
 	{at: failpoint.Drop, on: filedDisk, harm: again, faults: noOne}, // of the process that waits for the wake
-	{at: failpoint.Lay, on: filedCold, harm: up, faults: []fault{fail, full, daemon, launcher}},
-	{at: failpoint.Laid, on: filedCold, harm: up, faults: []fault{fail, full, daemon, launcher}},
-	{at: failpoint.Engine, on: filedCold, harm: up, faults: []fault{fail, full, daemon, launcher}},
+	{at: failpoint.Lay, on: filedCold, harm: up, faults: noOneFull},
+	{at: failpoint.Laid, on: filedCold, harm: up, faults: noOneFull},
+	{at: failpoint.Engine, on: filedCold, harm: up, faults: noOneFull},
 	{at: failpoint.Adopt, on: filedCold, harm: again, faults: noOne},
 	{at: failpoint.Adopt, on: filedBack, harm: awake, faults: any4, rewinds: true},
 	{at: failpoint.Takeover, on: filedBack, harm: succeeds, faults: noFail, rewinds: true},
+
+	// Copies of it get files on disk of their own.
+	{at: failpoint.Lay, on: filedBack, harm: forks, faults: noOneFull, rewinds: true},
+	{at: failpoint.Laid, on: filedBack, harm: forks, faults: noOneFull, rewinds: true},
+	{at: failpoint.Engine, on: filedBack, harm: forks, faults: noOneFull, rewinds: true},
+	{at: failpoint.Filled, on: filedBack, harm: forks, faults: ends, rewinds: true},
+	{at: failpoint.Lay, on: filedBack, harm: restores, faults: noOneFull, rewinds: true},
+	{at: failpoint.Laid, on: filedBack, harm: restores, faults: noOneFull, rewinds: true},
+	{at: failpoint.Engine, on: filedBack, harm: restores, faults: noOneFull, rewinds: true},
+	{at: failpoint.Filled, on: filedBack, harm: restores, faults: ends, rewinds: true},
+	{at: failpoint.Drop, on: filedBack, harm: restores, faults: noOne, rewinds: true}, // of what it was
 
 	// The next dozed takes it over.
 	{at: failpoint.Adopt, on: paused, harm: again, faults: any4, loses: true},
