@@ -21,15 +21,19 @@ import (
 // The sum is the CRC-32C of the number and the CRC-32C of each chunk, in order. Chunks with
 // nothing but zeros are left out: whether they are holes differs between file systems.
 
-// diskPage is how much of a disk is written at a time, at least. What is zero stays a hole.
-const diskPage = 4 << 10
+const (
+	// diskPiece is how much of a disk is read at a time: the cache of a processor has it.
+	diskPiece = 64 << 10
+	// diskPage is how much is written at a time, at least. What is zero stays a hole.
+	diskPage = 4 << 10
+)
 
-var zeros [SumChunk]byte
+var zeros [diskPiece]byte
 
 // copySummed copies a disk of so many bytes into an empty file, and returns its checksum.
 // With no target it only reads. It ends early when ctx does.
 func copySummed(ctx context.Context, to, from *os.File, size int64) (sum uint32, err error) {
-	chunk, next := make([]byte, SumChunk), int64(0)
+	buffer, next := make([]byte, diskPiece), int64(0)
 	for e, err := range sparse.Extents(from, size) {
 		if err != nil {
 			return 0, err
@@ -39,29 +43,47 @@ func copySummed(ctx context.Context, to, from *os.File, size int64) (sum uint32,
 				return 0, context.Cause(ctx)
 			}
 			next = i + 1
-			n, err := from.ReadAt(chunk, i*SumChunk)
-			if err != nil && !errors.Is(err, io.EOF) {
+			own, data, err := copyChunk(to, from, i*SumChunk, buffer)
+			if err != nil {
 				return 0, err
 			}
-			if isZero(chunk[:n]) {
+			if !data {
 				continue
 			}
 			var about [12]byte
 			binary.BigEndian.PutUint64(about[:8], uint64(i)) //nolint:gosec // G115: it is positive
-			binary.BigEndian.PutUint32(about[8:], crc32.Checksum(chunk[:n], castagnoli))
+			binary.BigEndian.PutUint32(about[8:], own)
 			sum = crc32.Update(sum, castagnoli, about[:])
-			if to == nil {
-				continue
-			}
-			if err := writeData(to, chunk[:n], i*SumChunk); err != nil {
-				return 0, err
-			}
 		}
 	}
 	return sum, nil
 }
 
-// isZero reports whether there is nothing but zeros in up to a chunk.
+// copyChunk copies the chunk at an offset, unless there is no target. It returns the
+// checksum of the chunk, and whether it has anything but zeros.
+func copyChunk(to, from *os.File, at int64, buffer []byte) (sum uint32, data bool, err error) {
+	for end := at + SumChunk; at < end; at += int64(len(buffer)) {
+		n, err := from.ReadAt(buffer, at)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return 0, false, err
+		}
+		raw := buffer[:n]
+		sum = crc32.Update(sum, castagnoli, raw)
+		if isZero(raw) {
+			continue
+		}
+		data = true
+		if to == nil {
+			continue
+		}
+		if err := writeData(to, raw, at); err != nil {
+			return 0, false, err
+		}
+	}
+	return sum, data, nil
+}
+
+// isZero reports whether there is nothing but zeros in up to a piece.
 func isZero(raw []byte) bool { return string(raw) == string(zeros[:len(raw)]) }
 
 // writeData writes those pages that are not zero.
