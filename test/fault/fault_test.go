@@ -732,6 +732,7 @@ func (w *world) forks(t *testing.T, release func(), r row) (<-chan *held, func()
 	n := w.snapshot(t)
 	name := fmt.Sprintf("fork-%d", w.made)
 	then := w.canary.Copy(name, "")
+	then.Crashed = nil // it is the first one that may have gone back
 	w.step(t)
 	reached, done := w.wait(r), make(chan error, 1)
 	go func() {
