@@ -13,10 +13,10 @@ import (
 	"github.com/dozehq/doze/internal/sparse"
 )
 
-// The disk of a checkpoint has a checksum if somebody read it when the checkpoint was made,
-// and is compared with it when somebody reads it again: a file system that cannot share
-// blocks copies the disk both times. Where blocks are shared nobody reads them, and a wake
-// does not wait for that.
+// A file system that cannot share blocks copies the disk of a machine for each checkpoint,
+// and again for each wake. So the disk of a checkpoint has a checksum there, and a wake
+// compares it. Neither reads more than before. Where blocks are shared nobody reads them,
+// and there is no checksum.
 //
 // The sum is the CRC-32C of the number and the CRC-32C of each chunk, in order. Chunks with
 // nothing but zeros are left out: whether they are holes differs between file systems.

@@ -288,7 +288,7 @@ func TestDiskRots(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		flip := func() {
+		alter := func() {
 			raw := make([]byte, 1)
 			_, err := f.ReadAt(raw, last.Offset+last.Length/2)
 			raw[0] ^= 0x40
@@ -297,7 +297,7 @@ func TestDiskRots(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		flip()
+		alter()
 		err = m.Resume(t.Context())
 		if shared := strings.Contains(t.Name(), "shared"); errors.Is(err, machine.ErrDamaged) == shared || shared && err != nil {
 			t.Fatalf("a wake with a disk that is damaged: %v", err)
@@ -308,7 +308,7 @@ func TestDiskRots(t *testing.T) {
 		if _, err := os.Stat(checkpoint.Disk(c)); !errors.Is(err, os.ErrNotExist) {
 			t.Error("a wake that did not work leaves a disk:", err)
 		}
-		flip() // back
+		alter() // back
 		move(t, m, machine.Awake)
 		does(t, m, "/sumfile", "name", "/big")
 	})
