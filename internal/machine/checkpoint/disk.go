@@ -74,8 +74,7 @@ func layDisk(ctx context.Context, c machine.Config, asleep bool) error {
 	if err != nil {
 		return err
 	}
-	about, _ := m.disk() // a wake refuses a checkpoint that names none
-	return about.checkSum(sum)
+	return m.disk().checkSum(sum) // a wake refuses a checkpoint that names none
 }
 
 // WriteDisk has the host write what it has in memory of a disk.

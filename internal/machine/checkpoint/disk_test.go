@@ -108,8 +108,7 @@ func shares(t *testing.T, c machine.Config) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	about, _ := m.disk()
-	return about.Sum == nil
+	return m.disk().Sum == nil
 }
 
 // TestDiskRots: a bit of a disk changes on the host. Nobody touched the file.

@@ -229,12 +229,12 @@ func (l Layout) orders(m Manifest) bool {
 	return slices.EqualFunc(m.Files, want, func(f File, name string) bool { return f.Name == name })
 }
 
-// disk returns what a manifest says of the disk, if there is one.
-func (m Manifest) disk() (File, bool) {
-	if m.disks() == 0 {
-		return File{}, false
+// disk returns what a manifest says of the disk, or nothing if there is none.
+func (m Manifest) disk() (f File) {
+	if m.disks() > 0 {
+		f = m.Files[len(m.Files)-1]
 	}
-	return m.Files[len(m.Files)-1], true
+	return f
 }
 
 // disks is 1 if there is a disk, which is the last file, and 0 otherwise.
