@@ -327,6 +327,9 @@ func (w *world) run(t *testing.T, r row, f fault) {
 	}
 	relieve := w.harm(t, f, at)
 	finish()
+	if filed[w.on] > 0 && f == fail {
+		w.tidy(t)
+	}
 	relieve()
 	w.revive(t)
 	w.settleCopy(t)
@@ -341,6 +344,18 @@ func (w *world) run(t *testing.T, r row, f fault) {
 	w.kill(t)
 	w.revive(t)
 	w.intact(t)
+}
+
+// tidy fails if the sandbox has a disk that no process has.
+func (w *world) tidy(t *testing.T) {
+	t.Helper()
+	until(t, "it has no disk without a process", func() error {
+		_, err := os.Stat(filepath.Join(w.Data, "sandboxes", w.uid, "machine", live))
+		if err == nil && len(w.Engines(w.uid)) == 0 {
+			return errors.New("there is one")
+		}
+		return nil
+	})
 }
 
 // kill ends dozed.

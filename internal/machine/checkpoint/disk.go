@@ -87,8 +87,11 @@ func WriteDisk(live string) error {
 
 // DropDisk removes the disk that the engine of a machine wrote to. Preconditions: that
 // engine is gone.
-func DropDisk(c machine.Config) error {
-	if err := os.Remove(Disk(c)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func DropDisk(c machine.Config) error { return RemoveDisk(Disk(c)) }
+
+// RemoveDisk is DropDisk, of a disk in a file.
+func RemoveDisk(live string) error {
+	if err := os.Remove(live); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the disk: %w", err)
 	}
 	return nil

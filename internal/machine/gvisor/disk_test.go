@@ -191,6 +191,9 @@ func TestDiskCrash(t *testing.T) {
 				does(t, m, "/change-file", "name", "/big", "mb", "40", "seed", "4")
 			}
 			h.Kill(t, c.ID)
+			if _, err := os.Stat(checkpoint.Disk(c)); !errors.Is(err, os.ErrNotExist) {
+				t.Error("what it wrote takes room:", err)
+			}
 			m = adopt(t, h.open(t), c)
 			if m.Tier() != machine.OnDisk {
 				t.Fatalf("it is %s", m.Tier())

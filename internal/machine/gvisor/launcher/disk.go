@@ -7,7 +7,9 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/runsc/container"
 
+	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/machine/gvisor/launcher/patch"
 )
 
@@ -50,6 +52,15 @@ func diskOf(spec *specs.Spec) (file string, size int64, ok bool) {
 	file = spec.Annotations[patch.DiskAnnotation]
 	size, err := strconv.ParseInt(strings.TrimPrefix(spec.Annotations[annotationOptions], "size="), 10, 64)
 	return file, size, file != "" && err == nil
+}
+
+// disk is diskOf, of a machine that has a container or was about to get one. An earlier
+// launcher may have made the container. Preconditions: mu is held.
+func (s *sandbox) disk(c *container.Container) (file string, size int64, ok bool) {
+	if c != nil {
+		return diskOf(c.Spec)
+	}
+	return checkpoint.Disk(s.config), s.config.Disk, s.config.Disk > 0
 }
 
 // boundDisk ends the machine when its disk takes too much of the host. It returns when the

@@ -507,7 +507,7 @@ func (s *sandbox) shoot() {
 	}
 }
 
-// clear removes the run state and the cgroup of a machine whose processes are gone. A
+// clear removes the run state, the cgroup and the disk of a machine whose processes are gone. A
 // second call waits and finds it done. By then the run state may belong to another
 // machine of that name.
 func (s *sandbox) clear() { s.clearing.Do(s.removeRunState) }
@@ -520,8 +520,14 @@ func (s *sandbox) removeRunState() {
 	s.dropLeft()
 	s.dropRoom()
 	s.hangUp()
+	disk, _, ok := s.disk(c)
 	s.mu.Unlock()
 	s.l.scrub(c, s.id)
+	if ok { // nobody goes on with it, and it takes room
+		if err := checkpoint.RemoveDisk(disk); err != nil {
+			slog.Warn("remove a disk", "sandbox", s.id, "err", err)
+		}
+	}
 	if g := s.group.Load(); g != nil {
 		if err := g.Remove(); err != nil {
 			slog.Warn("remove cgroup", "sandbox", s.id, "err", err)
