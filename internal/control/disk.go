@@ -52,6 +52,11 @@ func (s *Server) lookAtDisk(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	storage, err := s.Store.Storage(ctx)
+	if err != nil {
+		return err
+	}
+	u.Uses = unreserved(u.Uses, storage)
 	sums := map[string]int64{}
 	for workspace, kinds := range u.Of(func(use fleet.DiskUse) []string { return diskOwners(use, machines, tagged) }) {
 		for _, n := range kinds {
@@ -61,6 +66,18 @@ func (s *Server) lookAtDisk(ctx context.Context) error {
 	s.disk.at = u.At
 	s.disk.bytes.Store(&sums)
 	return nil
+}
+
+// unreserved returns uses without what records count already: the disks of sandboxes, by
+// machine. Of the files of such a sandbox, only those beyond the size of its disk count.
+func unreserved(uses []fleet.DiskUse, storage map[string]int64) []fleet.DiskUse {
+	uses = slices.Clone(uses)
+	for i := range uses {
+		if uses[i].Kind == fleet.DiskCheckpoint {
+			uses[i].Bytes = max(0, uses[i].Bytes-storage[uses[i].ID])
+		}
+	}
+	return uses
 }
 
 // diskOwners are the workspaces that a thing counts for by what it takes; none

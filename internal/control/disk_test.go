@@ -7,6 +7,25 @@ import (
 	"github.com/dozehq/doze/internal/fleet"
 )
 
+// TestUnreserved: the size of a disk is in the records. What a machine has beyond that, such
+// as copies of the disk, counts by what it takes.
+func TestUnreserved(t *testing.T) {
+	t.Parallel()
+	uses := []fleet.DiskUse{
+		{Kind: fleet.DiskCheckpoint, ID: "plain", Bytes: 30},
+		{Kind: fleet.DiskCheckpoint, ID: "filling", Bytes: 30},
+		{Kind: fleet.DiskCheckpoint, ID: "copied", Bytes: 230},
+		{Kind: fleet.DiskArchive, ID: "copied", Bytes: 7},
+	}
+	var got []int64
+	for _, use := range unreserved(uses, map[string]int64{"filling": 100, "copied": 100}) {
+		got = append(got, use.Bytes)
+	}
+	if want := []int64{30, 0, 130, 7}; !slices.Equal(got, want) || uses[2].Bytes != 230 {
+		t.Errorf("%v of %v, want %v", got, uses, want)
+	}
+}
+
 func TestDiskOwners(t *testing.T) {
 	t.Parallel()
 	machines := map[string]string{"m": "w", "n": "x", "o": "w"}

@@ -25,6 +25,8 @@ const (
 	Share      // launcher: no file of the last checkpoint has a second name in the new one
 	Write      // launcher: the engine was not asked for a checkpoint
 	Copy       // launcher: the engine named its memory, none of it was copied
+	Disk       // launcher: the checkpoint has no file for the disk of the machine
+	Clone      // launcher: it has one, with nothing in it
 	Index      // launcher: all memory is copied, the index is not written
 	Written    // launcher: the checkpoint is written, nobody was told
 	Measure    // driver: the checkpoint has no checksums
@@ -38,10 +40,13 @@ const (
 	Release    // driver: the launcher was not asked to end the processes
 	Kill       // launcher: the processes live
 	Clear      // launcher: the processes are gone, their run state is there
+	Drop       // driver: the processes are gone, the disk that they wrote to is there
 
 	Ahead  // driver: the launcher was not asked for the process of the next wake
 	Bundle // launcher: the new machine has no run state
 	Group  // launcher: it has no cgroup
+	Lay    // launcher: it has no disk, or that of an earlier process
+	Laid   // launcher: it has a file for its disk, with nothing in it
 	Engine // launcher: it has no process
 	Join   // launcher: its process is not in its cgroup
 	Link   // launcher: its process has no network
@@ -59,6 +64,7 @@ const (
 	Unlimit  // launcher: the memory is there, the processor is not limited
 	Retire   // driver: the checkpoint that the machine woke from counts
 	Discard  // driver: it does not, and takes its space
+	Flush    // launcher: the machine is awake, the host may have what it wrote to its disk in memory only
 	Precopy  // launcher: the machine is awake, none of its memory was copied
 	Finish   // launcher: the machine is awake, its memory was not copied as it was in its checkpoint
 	Renew    // driver: the machine is awake, its new checkpoint is complete, the last one counts
@@ -72,13 +78,13 @@ const (
 // names is a table: one row for each step.
 var names = [count]string{
 	Idle: "idle", Mark: "mark", Turn: "turn", Turned: "turned", Unmark: "unmark", Slept: "slept",
-	Sink: "sink", Sweep: "sweep", Make: "make", Checkpoint: "checkpoint", Share: "share", Write: "write", Copy: "copy", Index: "index", Written: "written",
+	Sink: "sink", Sweep: "sweep", Make: "make", Checkpoint: "checkpoint", Share: "share", Write: "write", Copy: "copy", Disk: "disk", Clone: "clone", Index: "index", Written: "written",
 	Measure: "measure", Manifest: "manifest", Sync: "sync", Publish: "publish", Published: "published",
-	Vouch: "vouch", Push: "push", Pushed: "pushed", Release: "release", Kill: "kill", Clear: "clear",
-	Ahead: "ahead", Group: "group", Bundle: "bundle", Engine: "engine", Join: "join", Link: "link",
+	Vouch: "vouch", Push: "push", Pushed: "pushed", Release: "release", Kill: "kill", Clear: "clear", Drop: "drop",
+	Ahead: "ahead", Group: "group", Bundle: "bundle", Lay: "lay", Laid: "laid", Engine: "engine", Join: "join", Link: "link",
 	Called: "called", Verify: "verify", Take: "take", Restore: "restore", Fill: "fill", Serve: "serve", Filled: "filled",
 	Woke: "woke", Lasts: "lasts", Loaded: "loaded", Unlimit: "unlimit", Retire: "retire", Discard: "discard",
-	Precopy: "precopy", Finish: "finish", Renew: "renew", Adopt: "adopt", Takeover: "takeover", Forget: "forget",
+	Flush: "flush", Precopy: "precopy", Finish: "finish", Renew: "renew", Adopt: "adopt", Takeover: "takeover", Forget: "forget",
 }
 
 func (s Point) String() string { return names[s] }

@@ -73,7 +73,7 @@ func Copy(ctx context.Context, to, from *os.File, size int64) error {
 // Clone gives an empty file the content and the size of another one. Where the file system
 // can, they share their blocks, and nothing is copied. Otherwise Clone is Copy.
 func Clone(ctx context.Context, to, from *os.File) error {
-	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) == nil {
+	if Share(to, from) {
 		return nil
 	}
 	info, err := from.Stat()
@@ -84,6 +84,12 @@ func Clone(ctx context.Context, to, from *os.File) error {
 		return err
 	}
 	return to.Truncate(info.Size())
+}
+
+// Share gives an empty file the content and the size of another one, without a copy, and
+// reports whether the file system can do that.
+func Share(to, from *os.File) bool {
+	return unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) == nil
 }
 
 // shared is what Shares tries, in bytes: whole blocks of any file system.

@@ -170,9 +170,9 @@ func (s *Store) Egress(ctx context.Context, fn func(workspace, day string, bytes
 func megabytes(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
 
 // onDisk is how much disk the records reserve for a workspace, in bytes. Volumes and
-// versions of templates count with their sizes. A pending snapshot counts with the
-// memory of its sandbox, and a ready one with its files. An image counts once for
-// all of its tags. A build that has not ended counts with its archive.
+// versions of templates count with their sizes, and so do the disks of sandboxes. A
+// pending snapshot counts with the memory and the disk of its sandbox, and a ready one
+// with its files. An image counts once for all of its tags. A build that has not ended counts with its archive.
 func onDisk(ctx context.Context, q querier, workspace string) (sum int64, err error) {
 	volumes, err := collect(ctx, q, scanSize, `SELECT body FROM volumes WHERE workspace = $1`, workspace)
 	if err != nil {
@@ -194,6 +194,13 @@ func onDisk(ctx context.Context, q querier, workspace string) (sum int64, err er
 	if err != nil {
 		return 0, err
 	}
+	storage, err := storageOf(ctx, q, ` AND workspace = $1`, workspace)
+	if err != nil {
+		return 0, err
+	}
+	for _, bytes := range storage {
+		sum += bytes
+	}
 	for _, bytes := range archives {
 		sum += bytes
 	}
@@ -206,7 +213,7 @@ func onDisk(ctx context.Context, q querier, workspace string) (sum int64, err er
 	for _, n := range snapshots {
 		switch n.Status {
 		case doze.SnapshotPending:
-			sum += n.Spec.Memory.Bytes()
+			sum += snapshotMost(n.Spec).Bytes()
 		case doze.SnapshotReady:
 			sum += n.Bytes
 		case doze.SnapshotFailed: // has no files
@@ -216,6 +223,37 @@ func onDisk(ctx context.Context, q querier, workspace string) (sum int64, err er
 		sum += size
 	}
 	return sum, nil
+}
+
+// snapshotMost is how much a snapshot of a sandbox takes at most.
+func snapshotMost(spec doze.SnapshotSpec) doze.Megabytes { return spec.Memory + spec.Storage }
+
+// Storage returns the size of the disk of each machine that has one, in bytes, unless its
+// sandbox is gone.
+func (s *Store) Storage(ctx context.Context) (map[string]int64, error) {
+	sizes, err := storageOf(ctx, s.read, "")
+	return sizes, wrap(err, "read the sizes of disks")
+}
+
+// storageOf is Storage, of the sandboxes that a condition names.
+func storageOf(ctx context.Context, q querier, condition string, args ...any) (map[string]int64, error) {
+	sizes := map[string]int64{}
+	// Most sandboxes have none, and their records need not be parsed.
+	_, err := collect(ctx, q, func(r row) (none struct{}, err error) {
+		var machine, body string
+		if err := r.Scan(&machine, &body); err != nil {
+			return none, err
+		}
+		var sb doze.Sandbox
+		if err := json.Unmarshal([]byte(body), &sb); err != nil {
+			return none, err
+		}
+		if size := sb.Spec.Runtime.Storage.Bytes(); size > 0 {
+			sizes[machine] = size
+		}
+		return none, nil
+	}, `SELECT machine, body FROM sandboxes WHERE phase <> 'terminated' AND body LIKE '%"storage":%'`+condition, args...)
+	return sizes, err
 }
 
 // imageSizes are the bytes of images, by what their tags mean.

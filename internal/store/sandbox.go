@@ -168,11 +168,11 @@ func (s *Store) InsertSandbox(ctx context.Context, sb Sandbox, on ...doze.Trigge
 			return err
 		}
 		// Now, since a name that is taken says more to its caller.
-		// A sandbox takes some disk, and nobody knows yet how much. What its files may take has
-		// to fit.
+		// A sandbox takes some disk, and nobody knows yet how much. The disk that it has counts
+		// already.
 		err = cmp.Or(
 			s.checkQuota(ctx, tx, sb.Metadata.Workspace, doze.QuotaSandboxes, 1),
-			s.checkQuota(ctx, tx, sb.Metadata.Workspace, doze.QuotaDisk, 1+int64(sb.Spec.Runtime.Storage)),
+			s.checkQuota(ctx, tx, sb.Metadata.Workspace, doze.QuotaDisk, 1),
 		)
 		if err != nil {
 			return err

@@ -65,7 +65,7 @@ func (s *Store) InsertSnapshot(ctx context.Context, n Snapshot) error {
 	err = s.update(ctx, func(tx *sql.Tx) error {
 		err := cmp.Or(
 			s.checkQuota(ctx, tx, n.Workspace, doze.QuotaSnapshots, 1),
-			s.checkQuota(ctx, tx, n.Workspace, doze.QuotaDisk, int64(n.Spec.Memory)),
+			s.checkQuota(ctx, tx, n.Workspace, doze.QuotaDisk, int64(snapshotMost(n.Spec))),
 		)
 		if err != nil {
 			return err

@@ -398,6 +398,45 @@ func TestEgressThatNobodyCounts(t *testing.T) {
 	planetest.Want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"egressMbPerDay":null}}`)
 }
 
+// TestDisksOfSandboxesCount: a disk counts with its size before anything is in it, and what
+// it has in it does not count again. A snapshot needs room for all of it.
+func TestDisksOfSandboxesCount(t *testing.T) {
+	t.Parallel()
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		disk := func(name string) string {
+			return `{"metadata":{"name":"` + name + `"},"spec":{"runtime":{"memory":256,"storage":64}}}`
+		}
+		p.Create(disk("a"))
+		for _, when := range []string{"at once", "when it was measured"} {
+			if q := quotaOf(p, doze.QuotaDisk); q.Used != 64 {
+				p.T.Errorf("%s: %+v", when, q)
+			}
+			time.Sleep(2 * time.Minute)
+		}
+		planetest.Want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"diskMb":128}}`)
+		for path, body := range map[string]string{
+			"/sandboxes":             disk("b"), // which would have room, and the first few megabytes of a would not
+			"/sandboxes/a/snapshots": `{"name":"s"}`,
+			"/sandboxes/a/fork":      `{"targetName":"f","targetType":"sandbox"}`,
+		} {
+			if w := p.Do("POST", path, body); w.Code != 429 || !strings.Contains(w.Body.String(), doze.QuotaDisk) {
+				p.T.Errorf("%s: %d %s", path, w.Code, w.Body)
+			}
+		}
+		planetest.Want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"diskMb":129}}`)
+		p.Create(disk("b")) // and some for its checkpoint
+		planetest.Want[any](p, 200, "PUT", "/workspaces/main/quotas", `{"quotas":{"diskMb":447}}`)
+		if w := p.Do("POST", "/sandboxes/a/snapshots", `{"name":"s"}`); w.Code != 429 { // 256 of memory, and 64
+			p.T.Errorf("a snapshot: %d %s", w.Code, w.Body)
+		}
+		planetest.Want[any](p, 200, "DELETE", "/sandboxes/b", "")
+		time.Sleep(2 * time.Minute)
+		if q := quotaOf(p, doze.QuotaDisk); q.Used != 64 {
+			p.T.Errorf("without b: %+v", q)
+		}
+	})
+}
+
 // TestDiskOfAWorkspace: what a node measures counts with what records promise,
 // and nothing that sleeps is refused.
 func TestDiskOfAWorkspace(t *testing.T) {

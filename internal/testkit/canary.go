@@ -58,6 +58,7 @@ type Stepped struct {
 const (
 	canaryMemory = 512 // MB of a sandbox
 	canaryPort   = "/port/9000"
+	canaryFull   = 16 // steps after which it looks at everything
 	canaryPoll   = 50 * time.Millisecond
 	stepTime     = 30 * time.Second
 	stepMax      = 1 << 20 // bytes of an answer
@@ -67,7 +68,8 @@ const (
 var canaryScript []byte
 
 // Canary makes a canary of so many megabytes. A seed tells it from others. With storage, its
-// files are on disk.
+// files are on disk: it keeps as much in a file as in memory. With few, it looks at all of
+// them at each step.
 func (p *Platform) Canary(ctx context.Context, name, seed string, megabytes int, storage doze.Megabytes) (*Canary, error) {
 	c, err := p.Client()
 	if err != nil {
@@ -80,7 +82,11 @@ func (p *Platform) Canary(ctx context.Context, name, seed string, megabytes int,
 	if _, err := agent.WriteFile(ctx, "/canary.py", bytes.NewReader(canaryScript), "0644"); err != nil {
 		return nil, err
 	}
-	started, err := agent.Start(ctx, client.Command{Command: fmt.Sprintf("exec python3 /canary.py %s %d", seed, megabytes)})
+	filed, full := 0, canaryFull
+	if storage > 0 {
+		filed, full = min(megabytes, int(storage)/2), min(canaryFull, megabytes)
+	}
+	started, err := agent.Start(ctx, client.Command{Command: fmt.Sprintf("exec python3 /canary.py %s %d %d %d", seed, megabytes, filed, full)})
 	if err != nil {
 		return nil, err
 	}

@@ -1,9 +1,11 @@
 """Keeps memory, files and a count, and tells at each step whether they are
-what they were. argv: seed, megabytes."""
+what they were. argv: seed, megabytes of memory, megabytes of a file, after how many
+steps it looks at all of them."""
 import hashlib, http.server, json, os, sys, threading, time
 
 SEED, BLOCKS, SIZE = sys.argv[1], int(sys.argv[2]) * 16, 64 << 10
-PATH, FULL = "/var/tmp/canary", 16
+FILED, FULL = int(sys.argv[3]) * 16, int(sys.argv[4])
+PATH = "/var/tmp/canary"
 
 
 def block(k, version):
@@ -12,10 +14,15 @@ def block(k, version):
 
 versions = [0] * BLOCKS
 memory = [bytearray(block(k, 0)) for k in range(BLOCKS)]
-named = open(PATH, "ab+")
-unlinked = open(PATH + ".gone", "ab+")
+named = open(PATH, "wb+", buffering=0)
+unlinked = open(PATH + ".gone", "wb+", buffering=0)
 os.unlink(PATH + ".gone")
-chain, n, mono, lines = b"", 0, time.monotonic(), hashlib.sha256()
+# A file whose blocks are written again and again, and whether each is whole.
+filed = open(PATH + ".blocks", "wb+", buffering=0)
+file_versions, whole = [0] * FILED, [True] * FILED
+for k in range(FILED):
+    filed.write(block(f"file/{k}", 0))
+chain, n, mono, lines, written = b"", 0, time.monotonic(), hashlib.sha256(), 0
 lock = threading.Lock()
 
 
@@ -23,16 +30,42 @@ def bad(k):
     return memory[k] != block(k, versions[k])
 
 
+def bad_file(k):
+    return whole[k] and os.pread(filed.fileno(), SIZE, k * SIZE) != block(f"file/{k}", file_versions[k])
+
+
+def put(f, data, at):
+    """Writes data where it belongs, or raises OSError: the disk is full."""
+    while data:
+        done = os.pwrite(f.fileno(), data, at)
+        data, at = data[done:], at + done
+
+
+def write_block(k):
+    whole[k] = False
+    put(filed, block(f"file/{k}", file_versions[k]), k * SIZE)
+    whole[k] = True
+
+
 def step():
-    global chain, n, mono
+    """Makes a step, or raises OSError: then none was made."""
+    global chain, n, mono, written
     wrong = []
-    n += 1
-    chain = hashlib.sha256(chain + n.to_bytes(8, "big")).digest()
-    line = chain.hex().encode() + b"\n"
-    lines.update(line)
+    after = hashlib.sha256(chain + (n + 1).to_bytes(8, "big")).digest()
+    line = after.hex().encode() + b"\n"
     for f in (named, unlinked):
-        f.write(line)
-        f.flush()
+        put(f, line, written)  # the next try writes it there, too
+    for k in range(FILED):
+        if not whole[k]:
+            write_block(k)
+    if FILED:
+        k = int.from_bytes(after[4:8], "big") % FILED
+        if bad_file(k):
+            wrong.append(f"file block {k}")
+        file_versions[k] += 1
+        write_block(k)
+    chain, n, written = after, n + 1, written + len(line)
+    lines.update(line)
     k = int.from_bytes(chain[:4], "big") % BLOCKS
     if bad(k):
         wrong.append(f"memory block {k}")
@@ -40,9 +73,9 @@ def step():
     memory[k][:] = block(k, versions[k])
     if n % FULL == 0:
         wrong += [f"memory block {k}" for k in range(BLOCKS) if bad(k)]
+        wrong += [f"file block {k}" for k in range(FILED) if bad_file(k)]
         for f in (named, unlinked):
-            f.seek(0)
-            if hashlib.sha256(f.read()).digest() != lines.digest():
+            if hashlib.sha256(os.pread(f.fileno(), written + 1, 0)).digest() != lines.digest():
                 wrong.append(f"file {f.name}")
     if time.monotonic() < mono:
         wrong.append("the monotonic clock")
@@ -58,8 +91,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         with lock:
-            body = json.dumps(step()).encode()
-        self.send_response(200)
+            try:
+                status, body = 200, json.dumps(step()).encode()
+            except OSError as e:
+                status, body = 507, str(e).encode()
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

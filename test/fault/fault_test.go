@@ -155,7 +155,9 @@ type world struct {
 	uid    string
 	lasted int // how often it was on disk that the sandbox ran, before the last request woke it
 	made   int
-	dead   bool // dozed does not run
+	dead   bool             // dozed does not run
+	before int              // machines that there were before a copy of the sandbox was made
+	copied func(*testing.T) // looks at what a copy of the sandbox came to, and removes it; nil without
 }
 
 func newWorld(t *testing.T, j journey, bin string) *world {
@@ -274,7 +276,7 @@ func (w *world) abandon() {
 	w.dead = true
 	w.ear.ignore()
 	w.canary.Close()
-	w.canary = nil
+	w.canary, w.copied = nil, nil
 }
 
 // drop deletes the sandbox.
@@ -310,7 +312,8 @@ func (w *world) run(t *testing.T, r row, f fault) {
 		}
 	}()
 	rewind := w.canary.Rewind()
-	if w.on == used || w.on == back && r.harm == down { // a full disk takes the last checkpoint for the next
+	// A full disk takes the last checkpoint for the next, and a crash goes back to it.
+	if w.renews() || w.goesBack() && (r.harm == down || r.harm != up && r.harm != again) {
 		release()
 		w.sleep(t)
 		release = w.settle(t)
@@ -324,8 +327,12 @@ func (w *world) run(t *testing.T, r row, f fault) {
 	}
 	relieve := w.harm(t, f, at)
 	finish()
+	if filed[w.on] > 0 && f == fail {
+		w.tidy(t)
+	}
 	relieve()
 	w.revive(t)
+	w.settleCopy(t)
 	if rewound := f == engine || f == launcher; r.rewinds && rewound {
 		rewind()
 	}
@@ -337,6 +344,18 @@ func (w *world) run(t *testing.T, r row, f fault) {
 	w.kill(t)
 	w.revive(t)
 	w.intact(t)
+}
+
+// tidy fails if the sandbox has a disk that no process has.
+func (w *world) tidy(t *testing.T) {
+	t.Helper()
+	until(t, "it has no disk without a process", func() error {
+		_, err := os.Stat(filepath.Join(w.Data, "sandboxes", w.uid, "machine", live))
+		if err == nil && len(w.Engines(w.uid)) == 0 {
+			return errors.New("there is one")
+		}
+		return nil
+	})
 }
 
 // kill ends dozed.
@@ -440,7 +459,7 @@ func (w *world) settle(t *testing.T) (release func()) {
 		w.revive(t)
 		w.made++
 		name := fmt.Sprintf("canary-%d", w.made)
-		k, err := w.Canary(t.Context(), name, name, megabytes, 0)
+		k, err := w.Canary(t.Context(), name, name, megabytes, filed[w.on])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -472,17 +491,23 @@ func (w *world) settle(t *testing.T) (release func()) {
 // next one.
 const begun = "image.begun"
 
+// live is the disk of a sandbox whose files are on disk.
+const live = "disk.live"
+
 // last is the checkpoint that it woke from, and may go back to.
 const last = "image.last"
 
 // goesBack reports whether a crash leads back to a checkpoint.
-func (w *world) goesBack() bool { return w.on == back || w.on == used }
+func (w *world) goesBack() bool { return w.on == back || w.on == used || filed[w.on] > 0 }
+
+// renews reports whether a checkpoint is renewed while the sandbox is in use.
+func (w *world) renews() bool { return w.on == used || w.on == filedUsed }
 
 // checkpoints returns what is on disk of checkpoints, but for what was begun.
 func (w *world) checkpoints() (names []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(w.Data, "sandboxes", w.uid, "machine"))
 	for _, e := range entries {
-		if e.Name() != begun && (e.Name() != last || !w.goesBack() && w.power == nil) {
+		if e.Name() != begun && e.Name() != live && (e.Name() != last || !w.goesBack() && w.power == nil) {
 			names = append(names, e.Name())
 		}
 	}
@@ -558,16 +583,16 @@ func (w *world) sleep(t *testing.T) {
 	t.Helper()
 	tier := "paused"
 	switch w.on {
-	case disk, cold:
+	case disk, cold, filedDisk, filedCold:
 		tier = "disk"
 	case swapped:
 		tier = "swapped"
-	case paused, saved, back, used:
+	case paused, saved, back, used, filedBack, filedUsed:
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err := w.AwaitTier(ctx, w.canary.Name, tier)
-	if err == nil && w.on == disk {
+	if err == nil && (w.on == disk || w.on == filedDisk) {
 		err = w.AwaitReady(ctx)
 	}
 	if err != nil {
@@ -600,8 +625,11 @@ func (w *world) sleep(t *testing.T) {
 // wait makes a row's step a stop.
 func (w *world) wait(r row) <-chan *held {
 	id := w.uid
-	if r.at == failpoint.Forget { // it is about no machine
+	switch {
+	case r.at == failpoint.Forget: // it is about no machine
 		id = ""
+	case r.harm == forks, r.harm == restores: // it is about one that has no id yet
+		id = anyone
 	}
 	return w.ear.wait(r.at, id, r.passes)
 }
@@ -610,7 +638,7 @@ func (w *world) wait(r row) <-chan *held {
 // What is returned last waits until it is over.
 func (w *world) starts() map[harm]func(t *testing.T, release func(), r row) (<-chan *held, func()) {
 	return map[harm]func(*testing.T, func(), row) (<-chan *held, func()){
-		down: w.down, inUse: w.inUse, up: w.up, again: w.again, awake: w.awake, succeeds: w.succeeds,
+		down: w.down, inUse: w.inUse, up: w.up, again: w.again, awake: w.awake, succeeds: w.succeeds, forks: w.forks, restores: w.restores,
 	}
 }
 
@@ -690,4 +718,112 @@ func (w *world) succeeds(t *testing.T, release func(), r row) (<-chan *held, fun
 	reached := w.wait(r)
 	shoot(t)(w.Launcher())
 	return reached, func() {}
+}
+
+// snapshot takes a snapshot of the sandbox, which is awake, and has it go on.
+func (w *world) snapshot(t *testing.T) doze.Snapshot {
+	t.Helper()
+	w.made++
+	all, err := w.machines()
+	if w.before = len(all); err != nil {
+		t.Fatal(err)
+	}
+	n, err := w.client.CreateSnapshot(t.Context(), w.canary.Name, fmt.Sprintf("s%d", w.made))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// machines returns the records of all machines.
+func (w *world) machines() ([]string, error) {
+	return filepath.Glob(filepath.Join(w.Data, "sandboxes", "*", "record.json"))
+}
+
+// forks makes another sandbox of a snapshot. It has what the first one had then, or it
+// was never made.
+func (w *world) forks(t *testing.T, release func(), r row) (<-chan *held, func()) {
+	t.Helper()
+	n := w.snapshot(t)
+	name := fmt.Sprintf("fork-%d", w.made)
+	then := w.canary.Copy(name, "")
+	then.Crashed = nil // it is the first one that may have gone back
+	w.step(t)
+	reached, done := w.wait(r), make(chan error, 1)
+	go func() {
+		_, err := w.client.ForkSnapshot(context.WithoutCancel(t.Context()), n.ID, doze.ForkRequest{TargetName: name, TargetType: doze.KindSandbox})
+		done <- err // whether it works depends on the fault
+	}()
+	var made error
+	w.copied = func(t *testing.T) {
+		t.Helper()
+		defer release()
+		until(t, "the fork answers, or was never made", func() error {
+			sb, err := w.client.Sandbox(t.Context(), name)
+			if gone := err != nil && doze.Public(err).Kind == doze.NotFound; gone || err == nil && (sb.Status == "FAILED" || sb.Status == "TERMINATED") {
+				if made == nil {
+					t.Fatalf("a fork that was made is gone: %s, %v", sb.Status, err)
+				}
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			k := then.Copy(name, sb.Metadata.URL)
+			defer k.Close()
+			s, err := k.Step(t.Context())
+			if len(s.Wrong) > 0 {
+				t.Fatal(strings.Join(s.Wrong, "; "))
+			}
+			return err
+		})
+		if _, err := w.client.Delete(t.Context(), name); err != nil && doze.Public(err).Kind != doze.NotFound {
+			t.Error(err)
+		}
+		if err := w.client.DeleteSnapshot(t.Context(), n.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	return reached, func() { made = <-done }
+}
+
+// restores puts the sandbox back to a snapshot. It has what it had then, or what it has.
+func (w *world) restores(t *testing.T, release func(), r row) (<-chan *held, func()) {
+	t.Helper()
+	n, maybe := w.snapshot(t), w.canary.Rewind()
+	w.step(t)
+	reached, done := w.wait(r), make(chan error, 1)
+	go func() {
+		_, err := w.client.Restore(context.WithoutCancel(t.Context()), w.canary.Name, n.ID)
+		done <- err // likewise
+	}()
+	w.copied = func(t *testing.T) {
+		t.Helper()
+		release()
+		maybe()
+		if err := w.client.DeleteSnapshot(t.Context(), n.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	return reached, func() { <-done }
+}
+
+// settleCopy ends what a copy of the sandbox is about, if there is one.
+func (w *world) settleCopy(t *testing.T) {
+	t.Helper()
+	end := w.copied
+	if w.copied = nil; end == nil {
+		return
+	}
+	end(t)
+	until(t, "there are as many machines as before", func() error { // one may be another one now
+		all, err := w.machines()
+		if err == nil && len(all) != w.before {
+			err = fmt.Errorf("there are %v and not %d", all, w.before)
+		}
+		if err == nil {
+			w.uid, err = w.UID(w.canary.Name)
+		}
+		return err
+	})
 }

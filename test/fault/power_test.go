@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -27,7 +28,10 @@ const (
 
 // lasting are the journeys of a sandbox that has a checkpoint to go back to, as is
 // the default, by the journeys whose steps they meet.
-var lasting = map[journey]journey{paused: back, saved: back, back: back, swapped: swapped, disk: disk, cold: cold, used: used}
+var lasting = map[journey]journey{
+	paused: back, saved: back, back: back, swapped: swapped, disk: disk, cold: cold, used: used,
+	filedBack: filedBack, filedUsed: filedUsed, filedDisk: filedDisk, filedCold: filedCold,
+}
 
 // TestPower cuts the power at every step: everything ends, and what was not synced
 // is lost. A sandbox that had a checkpoint goes on from the last one that was
@@ -59,22 +63,31 @@ func powered(t *testing.T, what string, do func(*world, *testing.T, row)) {
 		known[name] = true
 	}
 	for j, some := range chosen {
-		t.Run(string(j), func(t *testing.T) {
-			t.Parallel()
-			w := newPowerWorld(t, j, bin)
-			for _, r := range some {
-				t.Run(fmt.Sprintf("%s %s %d %s", r.harm, r.at, r.passes, what), func(t *testing.T) {
-					defer func() {
-						if t.Failed() {
-							t.Logf("what dozed printed:\n%s", w.moves())
-							w.abandon()
-						}
-					}()
-					do(w, t, r)
-				})
+		for _, kind := range []string{power.Ext4, power.XFS} {
+			if kind == power.XFS && filed[j] == 0 {
+				continue // it makes no difference
 			}
-		})
+			t.Run(string(j)+" "+kind, func(t *testing.T) {
+				t.Parallel()
+				w := newPowerWorld(t, j, kind, bin)
+				for _, r := range some {
+					t.Run(fmt.Sprintf("%s %s %d %s", r.harm, r.at, r.passes, what), func(t *testing.T) { w.powerCase(t, r, do) })
+				}
+			})
+		}
 	}
+}
+
+// powerCase runs a case, and gives up on its sandbox if that fails.
+func (w *world) powerCase(t *testing.T, r row, do func(*world, *testing.T, row)) {
+	t.Helper()
+	defer func() {
+		if t.Failed() {
+			t.Logf("what dozed printed:\n%s", w.moves())
+			w.abandon()
+		}
+	}()
+	do(w, t, r)
 }
 
 // TestPowerUnsynced shows that TestPower can fail: without the syncs, a sandbox
@@ -87,7 +100,7 @@ func TestPowerUnsynced(t *testing.T) {
 	for name, environ := range map[string][]string{"synced": nil, "unsynced": {durable.Variable + "=1"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newPowerWorld(t, saved, bin, environ...)
+			w := newPowerWorld(t, saved, power.Ext4, bin, environ...)
 			if err := errors.Join(durable.Sync(filepath.Join(w.Data, "admin.key")), durable.Sync(w.Data)); err != nil {
 				t.Fatal(err) // it is about the checkpoint
 			}
@@ -107,8 +120,11 @@ func TestPowerUnsynced(t *testing.T) {
 
 // newPowerWorld is newWorld on a disk whose power can be cut. Run state is not on
 // it: it is lost anyway.
-func newPowerWorld(t *testing.T, j journey, bin string, environ ...string) *world {
+func newPowerWorld(t *testing.T, j journey, kind, bin string, environ ...string) *world {
 	t.Helper()
+	if _, err := exec.LookPath("mkfs." + kind); err != nil {
+		t.Skip("SKIPPED: there is no mkfs." + kind + " on this host")
+	}
 	dir, err := os.MkdirTemp("", "doze-fault-") //nolint:usetesting // sockets need short names
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +134,7 @@ func newPowerWorld(t *testing.T, j journey, bin string, environ ...string) *worl
 			t.Error(err)
 		}
 	})
-	d, err := power.New(t.Context(), dir, diskSize)
+	d, err := power.New(t.Context(), dir, kind, diskSize)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,6 +175,11 @@ func (w *world) cut(t *testing.T, r row) {
 		at.answer(failpoint.Go) // nobody is there to hear it
 		finish()
 	})
+	w.settleCopy(t)
+	if r.harm == restores && w.gone(t) { // it has no checkpoint of its own until it sleeps: see docs/design/0043
+		w.lost(t)
+		return
+	}
 	w.whole(t, r)
 	w.settle(t)()
 	w.sleep(t) // and it can sleep again
@@ -190,15 +211,23 @@ func (w *world) crowd(t *testing.T, r row) {
 	if r.harm == down {
 		time.Sleep(attempt)
 	}
+	if filed[w.on] > 0 { // its files have to be copied
+		relieve()
+	}
 	if w.dead { // dozed may not start without room
 		relieve()
 	}
 	w.revive(t)
+	w.settleCopy(t)
 	w.answers(t, func(s testkit.Stepped) {
 		if s.Lost > 0 {
 			t.Errorf("it lost %d steps", s.Lost)
 		}
 	})
+	if r.harm == restores { // likewise
+		w.settle(t)()
+		w.sleep(t)
+	}
 	// A cut in the moment after a wake may take back an answer without a word.
 	if err := durable.Sync(filepath.Join(w.Data, "sandboxes", w.uid, "machine")); err != nil {
 		t.Fatal(err)

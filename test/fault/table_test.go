@@ -1,6 +1,9 @@
 package fault_test
 
-import "github.com/dozehq/doze/internal/failpoint"
+import (
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/failpoint"
+)
 
 // fault is what happens at a step.
 type fault uint8
@@ -26,7 +29,17 @@ const (
 	back    journey = "back" // as saved, and a crash leads back to the checkpoint that it woke from
 	cold    journey = "cold" // with none, and with an image for which nobody vouches
 	used    journey = "used" // as back, and its checkpoint is renewed while a request is under way
+
+	// As others, with files on disk.
+	filedBack journey = "files back"
+	filedUsed journey = "files used"
+	filedDisk journey = "files disk" // and a crash leads back to the checkpoint
+	filedCold journey = "files cold" // likewise, and the image is vouched for
 )
+
+// filed is how many megabytes the files of a sandbox have on disk, by journey. On the
+// others they are in memory.
+var filed = map[journey]doze.Megabytes{filedBack: 64, filedUsed: 64, filedDisk: 64, filedCold: 64}
 
 // flags of dozed for each journey. A row says what is lost without a checkpoint
 // to go back to.
@@ -38,6 +51,11 @@ var flags = map[journey][]string{
 	swapped: {"--on-crash", "fail", "--swap", "host", "--save-after", "0s", "--swap-after", "50ms", "--disk-after", "1h"},
 	disk:    {"--on-crash", "fail", "--swap", "off", "--save-after", "0s", "--disk-after", "50ms", "--ready", "1"},
 	cold:    {"--on-crash", "fail", "--swap", "off", "--save-after", "0s", "--disk-after", "50ms", "--ready", "0"},
+
+	filedBack: {"--swap", "off", "--save-after", "0s", "--disk-after", "1h"},
+	filedUsed: {"--swap", "off", "--save-after", "0s", "--disk-after", "1h", "--checkpoint-every", "5s", "--checkpoint-pause", "10s"},
+	filedDisk: {"--swap", "off", "--save-after", "0s", "--disk-after", "50ms", "--ready", "1"},
+	filedCold: {"--swap", "off", "--save-after", "0s", "--disk-after", "50ms", "--ready", "0"},
 }
 
 // harm is which part of its journey a sandbox is on.
@@ -50,6 +68,8 @@ const (
 	again    harm = "again"    // dozed was killed while it slept, and starts
 	awake    harm = "awake"    // dozed was killed while it was awake, and starts
 	succeeds harm = "succeeds" // the launcher was killed while it was awake, and its successor starts
+	forks    harm = "forks"    // another one is made of a snapshot of it
+	restores harm = "restores" // it is put back to a snapshot
 )
 
 // row is a step on a way, and what is done to it there.
@@ -75,7 +95,12 @@ var (
 	noFail = []fault{daemon, launcher, engine} // nothing can go wrong there but the end of a process
 	noOne  = []fault{fail, daemon, launcher}   // there is no engine
 	ends   = []fault{daemon, launcher}         // neither
+
+	noOneFull = []fault{fail, full, daemon, launcher} // there is no engine, and something is written
 )
+
+// diskSync is how many files of a checkpoint are brought to disk before the disk of the machine.
+const diskSync = 4
 
 // rows is every step, at least once.
 var rows = []row{
@@ -198,6 +223,55 @@ var rows = []row{
 	{at: failpoint.Index, on: used, harm: inUse, faults: any5, rewinds: true},
 	{at: failpoint.Publish, on: used, harm: inUse, faults: any5, rewinds: true},
 	{at: failpoint.Renew, on: used, harm: inUse, faults: any5, rewinds: true},
+
+	// Its files are on disk, and a copy of them gets into its checkpoint.
+	{at: failpoint.Disk, on: filedBack, harm: down, faults: any5, rewinds: true},
+	{at: failpoint.Clone, on: filedBack, harm: down, faults: any5, rewinds: true},
+	{at: failpoint.Index, on: filedBack, harm: down, faults: any5, rewinds: true},
+	{at: failpoint.Manifest, on: filedBack, harm: down, faults: any5, rewinds: true},
+	{at: failpoint.Sync, on: filedBack, harm: down, passes: diskSync, faults: any5, rewinds: true},
+	{at: failpoint.Publish, on: filedBack, harm: down, faults: any5, rewinds: true},
+	{at: failpoint.Published, on: filedBack, harm: down, faults: any4, rewinds: true},
+	{at: failpoint.Turned, on: filedBack, harm: up, faults: noFail, rewinds: true},
+	{at: failpoint.Discard, on: filedBack, harm: up, faults: noFail, rewinds: true},
+	{at: failpoint.Flush, on: filedUsed, harm: inUse, faults: any5, rewinds: true},
+	{at: failpoint.Disk, on: filedUsed, harm: inUse, faults: any5, rewinds: true},
+	{at: failpoint.Clone, on: filedUsed, harm: inUse, faults: any5, rewinds: true},
+	{at: failpoint.Finish, on: filedUsed, harm: inUse, faults: any5, rewinds: true},
+	{at: failpoint.Renew, on: filedUsed, harm: inUse, faults: any5, rewinds: true},
+
+	// Its files are on disk, and are removed and laid out of its checkpoint.
+	{at: failpoint.Release, on: filedDisk, harm: down, faults: any4, rewinds: true},
+	{at: failpoint.Drop, on: filedDisk, harm: down, faults: noOne},
+	{at: failpoint.Lay, on: filedDisk, harm: down, faults: noOneFull},
+	{at: failpoint.Laid, on: filedDisk, harm: down, faults: noOneFull},
+	{at: failpoint.Engine, on: filedDisk, harm: down, faults: noOneFull},
+	{at: failpoint.Join, on: filedDisk, harm: down, faults: any4},
+	{at: failpoint.Take, on: filedDisk, harm: up, faults: any4},
+	{at: failpoint.Restore, on: filedDisk, harm: up, faults: any5},
+	{at: failpoint.Fill, on: filedDisk, harm: up, faults: any4, rewinds: true},
+	{at: failpoint.Filled, on: filedDisk, harm: up, faults: any5, rewinds: true},
+	{at: failpoint.Lasts, on: filedDisk, harm: up, faults: noFail, rewinds: true},
+	{at: failpoint.Loaded, on: filedDisk, harm: up, faults: noFail, rewinds: true},
+	{at: failpoint.Discard, on: filedDisk, harm: up, faults: noFail, rewinds: true},
+	{at: failpoint.Drop, on: filedDisk, harm: again, faults: noOne}, // of the process that waits for the wake
+	{at: failpoint.Lay, on: filedCold, harm: up, faults: noOneFull},
+	{at: failpoint.Laid, on: filedCold, harm: up, faults: noOneFull},
+	{at: failpoint.Engine, on: filedCold, harm: up, faults: noOneFull},
+	{at: failpoint.Adopt, on: filedCold, harm: again, faults: noOne},
+	{at: failpoint.Adopt, on: filedBack, harm: awake, faults: any4, rewinds: true},
+	{at: failpoint.Takeover, on: filedBack, harm: succeeds, faults: noFail, rewinds: true},
+
+	// Copies of it get files on disk of their own.
+	{at: failpoint.Lay, on: filedBack, harm: forks, faults: noOneFull, rewinds: true},
+	{at: failpoint.Laid, on: filedBack, harm: forks, faults: noOneFull, rewinds: true},
+	{at: failpoint.Engine, on: filedBack, harm: forks, faults: noOneFull, rewinds: true},
+	{at: failpoint.Filled, on: filedBack, harm: forks, faults: ends, rewinds: true},
+	{at: failpoint.Lay, on: filedBack, harm: restores, faults: noOneFull, rewinds: true},
+	{at: failpoint.Laid, on: filedBack, harm: restores, faults: noOneFull, rewinds: true},
+	{at: failpoint.Engine, on: filedBack, harm: restores, faults: noOneFull, rewinds: true},
+	{at: failpoint.Filled, on: filedBack, harm: restores, faults: ends, rewinds: true},
+	{at: failpoint.Drop, on: filedBack, harm: restores, faults: noOne, rewinds: true}, // of what it was
 
 	// The next dozed takes it over.
 	{at: failpoint.Adopt, on: paused, harm: again, faults: any4, loses: true},

@@ -114,7 +114,7 @@ func soak(ctx context.Context, o options) (_ counts, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	finish := context.WithoutCancel(ctx)
-	disk, err := power.New(ctx, dir, diskSize+int64(o.sandboxes)*diskEach)
+	disk, err := power.New(ctx, dir, power.Ext4, diskSize+int64(o.sandboxes)*diskEach)
 	if err != nil {
 		return counts{}, err
 	}

@@ -45,7 +45,7 @@ func (l Layout) Commit(ctx context.Context, tasks *sync.WaitGroup, c machine.Con
 			m.Files = append(m.Files, f)
 		}
 	}
-	if !l.orders(m) {
+	if !l.orders(m) || (m.disks() > 0) != (c.Disk > 0) {
 		return fmt.Errorf("the engine wrote %d files that belong to no checkpoint", len(m.Files))
 	}
 	if err := failpoint.Reach(failpoint.Manifest, c.ID); err != nil {

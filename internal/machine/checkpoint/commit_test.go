@@ -88,6 +88,34 @@ func TestCommitStops(t *testing.T) {
 	}
 }
 
+// TestCommitDisk: a machine with a disk gets no checkpoint without one, nor another machine
+// one with it.
+func TestCommitDisk(t *testing.T) {
+	t.Parallel()
+	for _, disk := range []bool{false, true} {
+		c := making(t)
+		known := []File{{Name: FileIndex}}
+		if err := os.WriteFile(filepath.Join(Making(Dir(c)), FileIndex), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if disk {
+			known = append(known, File{Name: FileDisk})
+			if err := os.WriteFile(filepath.Join(Making(Dir(c)), FileDisk), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			c.Disk = 1
+		}
+		if err := someLayout.Commit(t.Context(), new(sync.WaitGroup), c, someEngine, Dir(c), known...); err == nil {
+			t.Errorf("a checkpoint with a disk: %t, of a machine with one: %t", disk, !disk)
+		}
+		c.Disk = 1 - c.Disk
+		if err := someLayout.Commit(t.Context(), new(sync.WaitGroup), c, someEngine, Dir(c), known...); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestCommitIncomplete(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{fileState, fileMore, FilePages} {

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/failpoint"
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/sparse"
 )
@@ -34,14 +36,25 @@ func Disk(c machine.Config) string { return filepath.Join(c.Dir, fileLive) }
 // LayDisk makes the disk of a machine that is about to get an engine: empty, or that of its
 // checkpoint. What an earlier engine wrote is gone. Preconditions: there is no such engine.
 func LayDisk(ctx context.Context, c machine.Config, asleep bool) error {
-	if err := DropDisk(c); err != nil {
+	if err := cmp.Or(failpoint.Reach(failpoint.Lay, c.ID), DropDisk(c)); err != nil {
 		return err
 	}
+	if err := layDisk(ctx, c, asleep); err != nil {
+		return errors.Join(err, DropDisk(c)) // a part of it takes room for nothing
+	}
+	return nil
+}
+
+// layDisk is LayDisk where there is no disk. If it fails, it may leave a part of one.
+func layDisk(ctx context.Context, c machine.Config, asleep bool) error {
 	live, err := os.OpenFile(Disk(c), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return fmt.Errorf("make the disk: %w", err)
 	}
 	defer func() { _ = live.Close() }() // it need not last
+	if err := failpoint.Reach(failpoint.Laid, c.ID); err != nil {
+		return fmt.Errorf("make the disk: %w", err)
+	}
 	if !asleep {
 		return nil
 	}
@@ -53,10 +66,15 @@ func LayDisk(ctx context.Context, c machine.Config, asleep bool) error {
 		return fmt.Errorf("open the disk of the checkpoint: %w", err)
 	}
 	defer func() { _ = still.Close() }() // it was read
-	if err := sparse.Clone(ctx, live, still); err != nil {
+	sum, err := cloneDisk(ctx, live, still)
+	if err != nil {
 		return fmt.Errorf("make the disk out of the checkpoint: %w", err)
 	}
-	return nil
+	m, err := ReadManifest(Dir(c))
+	if err != nil {
+		return err
+	}
+	return m.disk().checkSum(sum) // a wake refuses a checkpoint that names none
 }
 
 // WriteDisk has the host write what it has in memory of a disk.
@@ -69,8 +87,11 @@ func WriteDisk(live string) error {
 
 // DropDisk removes the disk that the engine of a machine wrote to. Preconditions: that
 // engine is gone.
-func DropDisk(c machine.Config) error {
-	if err := os.Remove(Disk(c)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func DropDisk(c machine.Config) error { return RemoveDisk(Disk(c)) }
+
+// RemoveDisk is DropDisk, of a disk in a file.
+func RemoveDisk(live string) error {
+	if err := os.Remove(live); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the disk: %w", err)
 	}
 	return nil
@@ -88,11 +109,14 @@ func DiskBytes(c machine.Config) int64 {
 }
 
 // DiskCopy is the copy of a disk that a checkpoint gets.
-type DiskCopy struct{ live, still *os.File }
+type DiskCopy struct {
+	id          string // of the machine
+	live, still *os.File
+}
 
-// NewDiskCopy begins a copy of the disk in a file, in the directory of a checkpoint that is
-// being made.
-func NewDiskCopy(live, dir string) (*DiskCopy, error) {
+// NewDiskCopy begins a copy of the disk of a machine, which is in a file, in the directory of
+// a checkpoint that is being made.
+func NewDiskCopy(id, live, dir string) (*DiskCopy, error) {
 	from, err := os.Open(live)
 	if err != nil {
 		return nil, fmt.Errorf("open the disk: %w", err)
@@ -101,13 +125,16 @@ func NewDiskCopy(live, dir string) (*DiskCopy, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("make the copy of the disk: %w", err), from.Close())
 	}
-	return &DiskCopy{from, to}, nil
+	return &DiskCopy{id, from, to}, nil
 }
 
 // Take takes the copy of a disk that nobody writes to, and returns what the manifest says of
 // it. It ends early when ctx does.
 func (d *DiskCopy) Take(ctx context.Context) (_ File, err error) {
 	defer func() { err = errors.Join(err, d.live.Close(), d.still.Close()) }()
+	if err := failpoint.Reach(failpoint.Clone, d.id); err != nil {
+		return File{}, fmt.Errorf("copy the disk: %w", err)
+	}
 	info, err := d.live.Stat()
 	if err != nil {
 		return File{}, fmt.Errorf("look at the disk: %w", err)
@@ -122,21 +149,34 @@ func (d *DiskCopy) Take(ctx context.Context) (_ File, err error) {
 	if err := ctx.Err(); err != nil {
 		return File{}, context.Cause(ctx)
 	}
-	if err := sparse.Clone(ctx, d.still, d.live); err != nil {
+	sum, err := cloneDisk(ctx, d.still, d.live)
+	if err != nil {
 		return File{}, fmt.Errorf("copy the disk: %w", err)
 	}
-	return File{Name: FileDisk, Bytes: info.Size()}, nil
+	return File{Name: FileDisk, Bytes: info.Size(), Sum: sum}, nil
 }
 
-// verifyDisk compares the size of the disk in dir with what the manifest says. Nobody reads
-// it: its bytes are those of a disk, and as safe as those of any file of the host.
-func verifyDisk(dir string, want File) error {
-	info, err := os.Stat(filepath.Join(dir, FileDisk))
+// verifyDisk compares the disk in dir with what the manifest says of it: its size, and its
+// checksum if it has one.
+func verifyDisk(ctx context.Context, dir string, want File) error {
+	f, err := os.Open(filepath.Join(dir, FileDisk))
+	if err != nil {
+		return unreadable(FileDisk, err)
+	}
+	defer func() { _ = f.Close() }() // it was read
+	info, err := f.Stat()
 	if err != nil {
 		return unreadable(FileDisk, err)
 	}
 	if info.Size() != want.Bytes {
 		return fmt.Errorf("%w: %s has %d bytes and should have %d", machine.ErrDamaged, FileDisk, info.Size(), want.Bytes)
 	}
-	return nil
+	if want.Sum == nil {
+		return nil
+	}
+	sum, err := copySummed(ctx, nil, f, info.Size())
+	if err != nil {
+		return unreadable(FileDisk, err)
+	}
+	return want.checkSum(&sum)
 }

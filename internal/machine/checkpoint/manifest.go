@@ -73,6 +73,8 @@ type File struct {
 	Name   string   `json:"name"`
 	Bytes  int64    `json:"bytes"`
 	Chunks []uint32 `json:"chunks"` // CRC-32C of each chunk
+	// Sum is the checksum of a disk: see copySummed. Without, nobody read it.
+	Sum *uint32 `json:"sum,omitempty"`
 	// Ranges are where the bytes are that the engine reads one after the other.
 	// The rest of the file are holes. Without any, it is the whole file. Layers
 	// have neither ranges nor checksums here: they are in the index.
@@ -225,6 +227,14 @@ func (l Layout) orders(m Manifest) bool {
 		}
 	}
 	return slices.EqualFunc(m.Files, want, func(f File, name string) bool { return f.Name == name })
+}
+
+// disk returns what a manifest says of the disk, or nothing if there is none.
+func (m Manifest) disk() (f File) {
+	if m.disks() > 0 {
+		f = m.Files[len(m.Files)-1]
+	}
+	return f
 }
 
 // disks is 1 if there is a disk, which is the last file, and 0 otherwise.

@@ -22,7 +22,7 @@ func Verify(ctx context.Context, dir string, m Manifest) error {
 	_, layers := m.Index()
 	for _, want := range m.Files {
 		if want.Name == FileDisk {
-			if err := verifyDisk(dir, want); err != nil {
+			if err := verifyDisk(ctx, dir, want); err != nil {
 				return err
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -161,6 +162,9 @@ func (c *client) do(ctx context.Context, abandon func(*wire), method, path strin
 			return fmt.Errorf("%w: %s", errLate, f.Error)
 		case f.Lost:
 			return fmt.Errorf("%w: %s", errLost, f.Error)
+		}
+		if _, why, damaged := strings.Cut(f.Error, machine.ErrDamaged.Error()+": "); damaged { // the launcher has words for it only
+			return fmt.Errorf("%w: %s", machine.ErrDamaged, why)
 		}
 		return errors.New(f.Error)
 	}

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -19,6 +20,7 @@ import (
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/machine/checkpoint"
 	"github.com/dozehq/doze/internal/machine/machinetest/rig"
+	"github.com/dozehq/doze/internal/sparse"
 )
 
 var (
@@ -189,6 +191,9 @@ func TestDiskCrash(t *testing.T) {
 				does(t, m, "/change-file", "name", "/big", "mb", "40", "seed", "4")
 			}
 			h.Kill(t, c.ID)
+			if _, err := os.Stat(checkpoint.Disk(c)); !errors.Is(err, os.ErrNotExist) {
+				t.Error("what it wrote takes room:", err)
+			}
 			m = adopt(t, h.open(t), c)
 			if m.Tier() != machine.OnDisk {
 				t.Fatalf("it is %s", m.Tier())
@@ -259,6 +264,118 @@ func TestDiskCopies(t *testing.T) {
 			t.Errorf("the archive: %v, %v", info, err)
 		}
 	})
+}
+
+// TestDiskRots changes a byte of a disk while its machine sleeps, behind the back of all who
+// look at times. A machine whose disk is copied is told. One whose disk is shared wakes
+// without a look at it.
+func TestDiskRots(t *testing.T) {
+	disks(t, func(t *testing.T, h *host, dir string) { //nolint:thelper // the test itself
+		c := withDisk(t, h, dir, "m")
+		m := boot(t, h.open(t), c)
+		does(t, m, "/grow", "name", "/big", "mb", "40", "seed", "1")
+		move(t, m, machine.OnDisk)
+		name := filepath.Join(checkpoint.Dir(c), checkpoint.FileDisk)
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		info, err := f.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := sparse.Extent{}
+		for e, err := range sparse.Extents(f, info.Size()) {
+			if last = e; err != nil {
+				t.Fatal(err)
+			}
+		}
+		alter := func() {
+			raw := make([]byte, 1)
+			_, err := f.ReadAt(raw, last.Offset+last.Length/2)
+			raw[0] ^= 0x40
+			_, lost := f.WriteAt(raw, last.Offset+last.Length/2)
+			if err := errors.Join(err, lost, f.Sync(), os.Chtimes(name, time.Time{}, info.ModTime())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		alter()
+		err = m.Resume(t.Context())
+		if shared := strings.Contains(t.Name(), "shared"); errors.Is(err, machine.ErrDamaged) == shared || shared && err != nil {
+			t.Fatalf("a wake with a disk that is damaged: %v", err)
+		}
+		if m.Tier() != machine.OnDisk {
+			return
+		}
+		if _, err := os.Stat(checkpoint.Disk(c)); !errors.Is(err, os.ErrNotExist) {
+			t.Error("a wake that did not work leaves a disk:", err)
+		}
+		alter() // back
+		move(t, m, machine.Awake)
+		does(t, m, "/sumfile", "name", "/big")
+	})
+}
+
+// TestDiskExcess is an engine that a guest took over: it writes more to its disk than that
+// has, through the descriptor that it has. It is ended, and the machine goes back to its
+// checkpoint.
+func TestDiskExcess(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	d := h.open(t)
+	c := withDisk(t, h, filepath.Join(h.Dir, "disks"), "m")
+	c.Disk = 64 << 20
+	m := boot(t, d, c)
+	does(t, m, "/grow", "name", "/big", "mb", "40", "seed", "1")
+	big := sumOf(t, m, "/big")
+	move(t, m, machine.OnDisk)
+	move(t, m, machine.Awake)
+	dir := fmt.Sprintf("/proc/%d/fd/", h.engine(c.ID))
+	fds, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var theirs *os.File
+	for _, fd := range fds {
+		if to, _ := os.Readlink(dir + fd.Name()); to == checkpoint.Disk(c) {
+			if theirs, err = os.OpenFile(dir+fd.Name(), os.O_WRONLY, 0); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = theirs.Close() }()
+		}
+	}
+	if theirs == nil {
+		t.Fatal("the engine has no descriptor of its disk")
+	}
+	much := bytes.Repeat([]byte{1}, 1<<20)
+	write := func(mb int64) {
+		for range mb {
+			if _, err := theirs.WriteAt(much, c.Disk+mb<<20); err != nil {
+				t.Fatal(err)
+			}
+			mb--
+		}
+	}
+	events, err := d.Events(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(60) // which its file system may take besides
+	time.Sleep(3 * time.Second)
+	if h.engine(c.ID) == 0 {
+		t.Fatal("an engine ended whose disk has its size")
+	}
+	write(300)
+	if e := event(t, events); !e.Exited || !strings.Contains(e.Message, "spec.runtime.storage") {
+		t.Errorf("%+v", e)
+	}
+	m = adopt(t, h.open(t), c)
+	if _, err := os.Stat(checkpoint.Disk(c)); !errors.Is(err, os.ErrNotExist) {
+		t.Error("what it wrote is there:", err)
+	}
+	move(t, m, machine.Awake)
+	has(t, m, "/big", big)
 }
 
 // TestDiskInterrupted wakes a machine at moments of its checkpoint. Its disk is as it was.

@@ -678,7 +678,15 @@ func (s *sandbox) kill(ctx context.Context) error {
 	if err := s.call(context.WithoutCancel(ctx), PathKill, Target{ID: s.config.ID}, nil); err != nil {
 		return err
 	}
-	return checkpoint.DropDisk(s.config)
+	return s.dropDisk()
+}
+
+// dropDisk removes the disk that the processes of the machine wrote to, which are gone.
+func (s *sandbox) dropDisk() error {
+	if s.config.Disk == 0 {
+		return nil
+	}
+	return cmp.Or(failpoint.Reach(failpoint.Drop, s.config.ID), checkpoint.DropDisk(s.config))
 }
 
 // finishRestore waits until all memory is loaded; then the checkpoint counts no

@@ -40,13 +40,28 @@ const (
 type Disk struct {
 	Dir string // where it is mounted
 
+	kind            string // of the file system
 	platters, cache string // where the file systems below are mounted
 }
 
-// New makes a disk of so many bytes. All of it is in dir, which must be there.
-// The memory that it takes grows with what is written to it.
-func New(ctx context.Context, dir string, bytes int64) (_ *Disk, err error) {
-	d := &Disk{Dir: filepath.Join(dir, "disk"), platters: filepath.Join(dir, "platters"), cache: filepath.Join(dir, "cache")}
+// Kinds of file systems.
+const (
+	Ext4 = "ext4"
+	XFS  = "xfs" // whose files can share blocks
+)
+
+// formats are the commands that make a file system in a file.
+var formats = map[string][]string{
+	// The tables are written now, and not in the background later. Nothing is kept for
+	// root, so that a full disk is full.
+	Ext4: {"mkfs.ext4", "-q", "-F", "-m", "0", "-J", "size=16", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"},
+	XFS:  {"mkfs.xfs", "-q", "-f", "-K", "-m", "reflink=1"},
+}
+
+// New makes a disk of so many bytes, with a file system of a kind. All of it is in dir,
+// which must be there. The memory that it takes grows with what is written to it.
+func New(ctx context.Context, dir, kind string, bytes int64) (_ *Disk, err error) {
+	d := &Disk{Dir: filepath.Join(dir, "disk"), kind: kind, platters: filepath.Join(dir, "platters"), cache: filepath.Join(dir, "cache")}
 	for _, name := range []string{d.Dir, d.platters, d.cache} {
 		if err := os.Mkdir(name, 0o700); err != nil {
 			return nil, err
@@ -60,38 +75,37 @@ func New(ctx context.Context, dir string, bytes int64) (_ *Disk, err error) {
 	if err := unix.Mount("tmpfs", d.platters, "tmpfs", 0, "mode=0700,size="+strconv.FormatInt(bytes+2*overhead, 10)); err != nil {
 		return nil, fmt.Errorf("mount a tmpfs: %w", err)
 	}
-	if err := format(ctx, d.lower(), bytes+overhead); err != nil {
+	if err := format(ctx, d.lower(), Ext4, bytes+overhead); err != nil {
 		return nil, err
 	}
-	if err := d.mount(ctx, d.lower(), d.cache); err != nil {
+	if err := d.mount(ctx, d.lower(), Ext4, d.cache); err != nil {
 		return nil, err
 	}
-	if err := format(ctx, d.upper(), bytes); err != nil {
+	if err := format(ctx, d.upper(), kind, bytes); err != nil {
 		return nil, err
 	}
-	return d, d.mount(ctx, d.upper(), d.Dir)
+	return d, d.mount(ctx, d.upper(), kind, d.Dir)
 }
 
 func (d *Disk) lower() string { return filepath.Join(d.platters, "disk") }
 func (d *Disk) upper() string { return filepath.Join(d.cache, "disk") }
 
 // format makes a file with a file system in it.
-func format(ctx context.Context, name string, bytes int64) error {
+func format(ctx context.Context, name, kind string, bytes int64) error {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
 	if err = f.Truncate(bytes); err == nil {
-		// The tables are written now, and not in the background later. Nothing is
-		// kept for root, so that a full disk is full.
-		err = run(ctx, "mkfs.ext4", "-q", "-F", "-m", "0", "-J", "size=16", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0", name)
+		args := formats[kind]
+		err = run(ctx, args[0], append(args[1:len(args):len(args)], name)...)
 	}
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // mount mounts a file. Its loop device goes with the mount.
-func (d *Disk) mount(ctx context.Context, file, on string) error {
-	return run(ctx, "mount", "-t", "ext4", "-o", "loop", file, on)
+func (*Disk) mount(ctx context.Context, file, kind, on string) error {
+	return run(ctx, "mount", "-t", kind, "-o", "loop", file, on)
 }
 
 // Cut cuts the power: nothing reaches the disk any more, and what was not synced is
@@ -116,10 +130,10 @@ func (d *Disk) On(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := d.mount(ctx, d.lower(), d.cache); err != nil {
+	if err := d.mount(ctx, d.lower(), Ext4, d.cache); err != nil {
 		return err
 	}
-	return d.mount(ctx, d.upper(), d.Dir)
+	return d.mount(ctx, d.upper(), d.kind, d.Dir)
 }
 
 // Close removes the disk. Nobody may use it.

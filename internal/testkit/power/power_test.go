@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -22,7 +23,20 @@ func TestCut(t *testing.T) {
 		t.Skip("SKIPPED: mounts need root")
 	}
 	t.Parallel()
-	d, err := power.New(t.Context(), t.TempDir(), 64<<20)
+	for kind, size := range map[string]int64{power.Ext4: 64 << 20, power.XFS: 512 << 20} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			if _, err := exec.LookPath("mkfs." + kind); err != nil {
+				t.Skip("SKIPPED: there is no mkfs." + kind + " on this host")
+			}
+			cut(t, kind, size)
+		})
+	}
+}
+
+func cut(t *testing.T, kind string, size int64) {
+	t.Helper()
+	d, err := power.New(t.Context(), t.TempDir(), kind, size)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +111,7 @@ func TestCutForgets(t *testing.T) {
 		t.Skip("SKIPPED: mounts need root")
 	}
 	t.Parallel()
-	d, err := power.New(t.Context(), t.TempDir(), 64<<20)
+	d, err := power.New(t.Context(), t.TempDir(), power.Ext4, 64<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

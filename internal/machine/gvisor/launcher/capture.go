@@ -221,14 +221,20 @@ func (s *sandbox) copyOut(ctx context.Context, c *capture, yields bool) error {
 // engine named its memory. So what the copy has is what the state of the engine says.
 func (s *sandbox) copyDisk(ctx context.Context, dir string) ([]checkpoint.File, error) {
 	live := s.container.Spec.Annotations[patch.DiskAnnotation]
-	if live == "" || ctx.Err() != nil && !s.over() {
+	if live == "" {
 		return nil, nil
+	}
+	if ctx.Err() != nil && !s.over() {
+		return nil, context.Cause(ctx)
+	}
+	if err := failpoint.Reach(failpoint.Disk, s.id); err != nil {
+		return nil, err
 	}
 	work := ctx
 	if s.over() {
 		work = context.WithoutCancel(ctx)
 	}
-	d, err := checkpoint.NewDiskCopy(live, dir)
+	d, err := checkpoint.NewDiskCopy(s.id, live, dir)
 	if err != nil {
 		return nil, err
 	}

@@ -83,6 +83,9 @@ func (s *sandbox) writeDisk(ctx context.Context) error {
 	if live == "" {
 		return nil
 	}
+	if err := failpoint.Reach(failpoint.Flush, s.id); err != nil {
+		return err
+	}
 	return s.apart(ctx, func() error { return background(func() error { return checkpoint.WriteDisk(live) }) })
 }
 

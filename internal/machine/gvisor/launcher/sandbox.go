@@ -223,6 +223,9 @@ func (s *sandbox) settle(c *container.Container) error {
 		s.ended(g)
 	})
 	s.l.tasks.Go(func() { g.Watch(s.exited, memoryLimit(c.Spec), s.outOfMemory) })
+	if file, size, ok := diskOf(c.Spec); ok {
+		s.l.tasks.Go(func() { s.boundDisk(file, size) })
+	}
 	return nil
 }
 
@@ -511,7 +514,7 @@ func (s *sandbox) shoot() {
 	}
 }
 
-// clear removes the run state and the cgroup of a machine whose processes are gone. A
+// clear removes the run state, the cgroup and the disk of a machine whose processes are gone. A
 // second call waits and finds it done. By then the run state may belong to another
 // machine of that name.
 func (s *sandbox) clear() { s.clearing.Do(s.removeRunState) }
@@ -524,8 +527,14 @@ func (s *sandbox) removeRunState() {
 	s.dropLeft()
 	s.dropRoom()
 	s.hangUp()
+	disk, _, ok := s.disk(c)
 	s.mu.Unlock()
 	s.l.scrub(c, s.id)
+	if ok { // nobody goes on with it, and it takes room
+		if err := checkpoint.RemoveDisk(disk); err != nil {
+			slog.Warn("remove a disk", "sandbox", s.id, "err", err)
+		}
+	}
 	if g := s.group.Load(); g != nil {
 		if err := g.Remove(); err != nil {
 			slog.Warn("remove cgroup", "sandbox", s.id, "err", err)
