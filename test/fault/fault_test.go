@@ -275,7 +275,9 @@ func (w *world) abandon() {
 	_ = w.Kill() // whatever it does
 	w.dead = true
 	w.ear.ignore()
-	w.canary.Close()
+	if w.canary != nil {
+		w.canary.Close()
+	}
 	w.canary, w.copied = nil, nil
 }
 
@@ -443,12 +445,12 @@ func (w *world) fill(t *testing.T) (empty func()) {
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
 	}
-	return sync.OnceFunc(func() {
-		// Nobody synced it: a cut of the power takes it too.
+	return func() {
+		// Nobody synced it, or its end: a cut of the power takes either.
 		if err := os.Remove(name); err != nil && (w.power == nil || !errors.Is(err, os.ErrNotExist)) {
 			t.Error(err)
 		}
-	})
+	}
 }
 
 // settle makes sure that there is a sandbox, awake, with nothing left to be
