@@ -39,7 +39,7 @@ var benches = []bench{
 	{"control", "calls about records, and creates of them, in a store with 10,000 and with 100,000", controlCases, control},
 	{"build", "builds of Dockerfiles, and what follows until a sandbox runs: with a builder of the platform, and with BuildKit and runc on the host", buildCases, buildImages},
 	{"drive", "files on a drive, whose bucket is an S3 server on this machine, and the same in the sandbox's own files", driveCases, drives},
-	{"inside", "what people do in a sandbox: natively in a chroot of its image, with files in memory, and with files on disk; timed by the shell that does it", insideCases, insideWork},
+	{"inside", "what people do in a sandbox: natively in a chroot of its image, and in sandboxes with files in memory and on disk", insideCases, insideWork},
 	{"egress", "a request over TLS to a server on this machine: directly, by a relay, and by the proxy of sandboxes", egressCases, egressPaths},
 	{"roles", "the same questions to a platform of three processes, and of one", rolesCases, roles},
 	{"density", "what idle sandboxes take of the host in each tier", densityCases, density},
