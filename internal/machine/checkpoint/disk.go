@@ -101,11 +101,20 @@ func RemoveDisk(live string) error {
 // shares blocks with others. It is that of the checkpoint if the machine has no engine.
 func DiskBytes(c machine.Config) int64 {
 	for _, name := range []string{Disk(c), filepath.Join(Dir(c), FileDisk)} {
-		if info, err := os.Stat(name); err == nil {
-			return allocated(info)
+		if bytes, ok := Allocated(name); ok {
+			return bytes
 		}
 	}
 	return 0
+}
+
+// Allocated is how much of the host's disk a file takes, in bytes, if it is there.
+func Allocated(name string) (bytes int64, ok bool) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return 0, false
+	}
+	return allocated(info), true
 }
 
 // DiskCopy is the copy of a disk that a checkpoint gets.

@@ -28,8 +28,6 @@ const (
 	diskPage = 4 << 10
 )
 
-var zeros [diskPiece]byte
-
 // copySummed copies a disk of so many bytes into an empty file, and returns its checksum.
 // With no target it only reads. It ends early when ctx does.
 func copySummed(ctx context.Context, to, from *os.File, size int64) (sum uint32, err error) {
@@ -69,7 +67,7 @@ func copyChunk(to, from *os.File, at int64, buffer []byte) (sum uint32, data boo
 		}
 		raw := buffer[:n]
 		sum = crc32.Update(sum, castagnoli, raw)
-		if isZero(raw) {
+		if Zero(raw) {
 			continue
 		}
 		data = true
@@ -83,19 +81,16 @@ func copyChunk(to, from *os.File, at int64, buffer []byte) (sum uint32, data boo
 	return sum, data, nil
 }
 
-// isZero reports whether there is nothing but zeros in up to a piece.
-func isZero(raw []byte) bool { return string(raw) == string(zeros[:len(raw)]) }
-
 // writeData writes those pages that are not zero.
 func writeData(to *os.File, raw []byte, at int64) error {
 	page := func(i int) []byte { return raw[i:min(len(raw), i+diskPage)] }
 	for i := 0; i < len(raw); {
-		if isZero(page(i)) {
+		if Zero(page(i)) {
 			i += diskPage
 			continue
 		}
 		end := i + diskPage
-		for end < len(raw) && !isZero(page(end)) {
+		for end < len(raw) && !Zero(page(end)) {
 			end += diskPage
 		}
 		if _, err := to.WriteAt(raw[i:min(len(raw), end)], at+int64(i)); err != nil {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/container"
 
 	"github.com/dozehq/doze/internal/machine/checkpoint"
@@ -25,8 +24,6 @@ const (
 	// diskLate is for how many looks a disk may take more than its size. The engine gives
 	// the blocks of removed files back a moment after the guest may write others.
 	diskLate = 5
-	// statBlock is the unit of the blocks of stat.
-	statBlock = 512
 
 	whyExcess = "its files took more of the host's disk than its spec.runtime.storage"
 )
@@ -74,8 +71,7 @@ func (s *sandbox) boundDisk(file string, size int64) {
 			return
 		case <-look.C:
 		}
-		var about unix.Stat_t
-		if unix.Stat(file, &about) == nil && e.is(about.Blocks*statBlock) {
+		if bytes, ok := checkpoint.Allocated(file); ok && e.is(bytes) {
 			s.Evict(whyExcess)
 		}
 	}
