@@ -11,6 +11,7 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"time"
@@ -120,6 +121,10 @@ type Report struct {
 // ErrStopping is the end of an order because its node stops. What was begun goes
 // on when the order is repeated after the next start.
 var ErrStopping = doze.Errorf(doze.Unavailable, "the node is shutting down")
+
+// ErrFull is in the error of an order that a node refuses because its memory is reserved
+// for others. Another node may have room.
+var ErrFull = errors.New("the memory of the node is reserved for others")
 
 // Node is what control asks of a process that runs sandboxes. Every call may
 // be repeated: a second one finds the work done.

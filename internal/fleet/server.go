@@ -113,12 +113,13 @@ type failure struct {
 	Message  string
 	Fields   map[string]any `json:",omitempty"`
 	Stopping bool           `json:",omitempty"` // it is ErrStopping
+	Full     bool           `json:",omitempty"` // it has ErrFull in it
 }
 
 // failureOf is what the caller is told of an error: the cause is in the log of this
 // process.
 func failureOf(e *doze.Error, err error) failure {
-	return failure{e.Kind.String(), e.Name, e.Message, e.Fields, errors.Is(err, ErrStopping)}
+	return failure{e.Kind.String(), e.Name, e.Message, e.Fields, errors.Is(err, ErrStopping), errors.Is(err, ErrFull)}
 }
 
 // error is the error that a failure was made of, with a kind.
@@ -126,7 +127,11 @@ func (f *failure) error(kind doze.Kind) error {
 	if f.Stopping {
 		return ErrStopping
 	}
-	return &doze.Error{Kind: kind, Name: f.Name, Message: f.Message, Fields: f.Fields}
+	e := &doze.Error{Kind: kind, Name: f.Name, Message: f.Message, Fields: f.Fields}
+	if f.Full {
+		e.Err = ErrFull
+	}
+	return e
 }
 
 // Answer writes the result of a call. Of an error, the public part is told: the
