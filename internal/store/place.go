@@ -1,0 +1,27 @@
+package store
+
+import "context"
+
+// Place says which node has a thing: a machine, a snapshot, a volume, a builder or an image.
+type Place struct{ Kind, ID, Node string }
+
+// Places returns all places that are recorded.
+func (s *Store) Places(ctx context.Context) ([]Place, error) {
+	all, err := collect(ctx, s.read, scanPlace, `SELECT kind, id, node FROM places ORDER BY kind, id`)
+	return all, wrap(err, "list places")
+}
+
+// PutPlace records a place, or another node for a thing that has one.
+func (s *Store) PutPlace(ctx context.Context, p Place) error {
+	_, err := s.write.ExecContext(ctx, `INSERT INTO places (kind, id, node) VALUES ($1, $2, $3)
+		ON CONFLICT (kind, id) DO UPDATE SET node = excluded.node`, p.Kind, p.ID, p.Node)
+	return wrap(err, "write a place")
+}
+
+// RemovePlace forgets the place of a thing. One that has none is no error.
+func (s *Store) RemovePlace(ctx context.Context, kind, id string) error {
+	_, err := s.write.ExecContext(ctx, `DELETE FROM places WHERE kind = $1 AND id = $2`, kind, id)
+	return wrap(err, "remove a place")
+}
+
+func scanPlace(r row) (p Place, err error) { return p, r.Scan(&p.Kind, &p.ID, &p.Node) }
