@@ -31,6 +31,7 @@ type arguments struct {
 	Ended     []EndedLog     `json:",omitempty"`
 
 	Node    NodeInfo          `json:",omitzero"`
+	Renewal Renewal           `json:",omitzero"`
 	Reports []Report          `json:",omitempty"`
 	Bytes   map[string]uint64 `json:",omitempty"` // by workspace
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/dozehq/doze"
 )
@@ -19,22 +20,47 @@ type NodeInfo struct {
 	Unmetered   bool           // sandboxes may send past what counts
 	BuildDisk   doze.Megabytes // room for the files of a builder; 0: not known
 	SealKey     []byte         // the public key that secrets of routing rules are sealed for
+	Driver      string         // as machine.Traits names it
+	// Machines are those of its sandboxes, by id. Others may have some of them since.
+	Machines []string
+}
+
+// Lease says for how long a node may run its sandboxes.
+type Lease struct {
+	Epoch uint64
+	// TTL is counted from before the node asked. 0 is for ever: nobody else may have what
+	// the node has.
+	TTL time.Duration
+	// Gone are machines that other nodes have, of those that the node named. It ends its
+	// own copies before anything of its runs.
+	Gone []string
+}
+
+// Renewal is what a node says to keep its lease.
+type Renewal struct {
+	Node, Incarnation string
+	Epoch             uint64
+	Load              Load
 }
 
 // Control is what a node asks of control. Every call may be repeated.
 type Control interface {
 	// Join says that a process of a node serves. When it returns, control has told the
-	// node what the node forgot: limits, networks, grace periods. A second node is a
-	// Conflict.
-	Join(ctx context.Context, n NodeInfo) error
-	// Record records reports, in their order. When it returns, they outlast a crash.
-	Record(ctx context.Context, reports []Report) error
+	// node what the node forgot: limits, networks, grace periods. A node that opens other
+	// secrets than those before it is a Conflict.
+	Join(ctx context.Context, n NodeInfo) (Lease, error)
+	// Renew extends a lease. Before Join, and after others were allowed to have what the node
+	// has, it is ErrNotJoined.
+	Renew(ctx context.Context, r Renewal) (Lease, error)
+	// Record records reports of a node, in their order. When it returns, they outlast a
+	// crash. What a node says of machines of other nodes is dropped.
+	Record(ctx context.Context, node string, reports []Report) error
 	// ImageRefs returns the references of the images that records name.
 	ImageRefs(ctx context.Context) ([]string, error)
-	// Traffic says what sandboxes of each workspace have sent and received since the
-	// process of the node began, in bytes. It returns why those that have used up their
+	// Traffic says what sandboxes of each workspace on a node have sent and received since
+	// the process of the node began, in bytes. It returns why those that have used up their
 	// quota may send nothing more today. Before Join, it is ErrNotJoined.
-	Traffic(ctx context.Context, incarnation string, bytes map[string]uint64) (barred map[string]string, err error)
+	Traffic(ctx context.Context, node, incarnation string, bytes map[string]uint64) (barred map[string]string, err error)
 }
 
 // nameNotJoined is the name of ErrNotJoined on the way.
@@ -53,14 +79,15 @@ func isNotJoined(err error) bool {
 // does: one row for each method of [Control].
 var controlCalls = map[string]func(ctx context.Context, c Control, in *arguments) (any, error){
 	"Join": func(ctx context.Context, c Control, in *arguments) (any, error) {
-		return nothing{}, c.Join(ctx, in.Node)
+		return c.Join(ctx, in.Node)
 	},
+	"Renew": func(ctx context.Context, c Control, in *arguments) (any, error) { return c.Renew(ctx, in.Renewal) },
 	"Record": func(ctx context.Context, c Control, in *arguments) (any, error) {
-		return nothing{}, c.Record(ctx, in.Reports)
+		return nothing{}, c.Record(ctx, in.From, in.Reports)
 	},
 	"ImageRefs": func(ctx context.Context, c Control, _ *arguments) (any, error) { return c.ImageRefs(ctx) },
 	"Traffic": func(ctx context.Context, c Control, in *arguments) (any, error) {
-		return c.Traffic(ctx, in.ID, in.Bytes)
+		return c.Traffic(ctx, in.From, in.ID, in.Bytes)
 	},
 }
 
@@ -86,13 +113,18 @@ func NewControlClient(base string, transport http.RoundTripper) *ControlClient {
 }
 
 // Join implements [Control].
-func (c *ControlClient) Join(ctx context.Context, n NodeInfo) error {
-	return c.client.do(ctx, "Join", arguments{Node: n}, nil)
+func (c *ControlClient) Join(ctx context.Context, n NodeInfo) (Lease, error) {
+	return ask[Lease](ctx, c.client, "Join", arguments{Node: n})
+}
+
+// Renew implements [Control].
+func (c *ControlClient) Renew(ctx context.Context, r Renewal) (Lease, error) {
+	return ask[Lease](ctx, c.client, "Renew", arguments{Renewal: r})
 }
 
 // Record implements [Control].
-func (c *ControlClient) Record(ctx context.Context, reports []Report) error {
-	return c.client.do(ctx, "Record", arguments{Reports: reports}, nil)
+func (c *ControlClient) Record(ctx context.Context, node string, reports []Report) error {
+	return c.client.do(ctx, "Record", arguments{From: node, Reports: reports}, nil)
 }
 
 // ImageRefs implements [Control].
@@ -101,6 +133,6 @@ func (c *ControlClient) ImageRefs(ctx context.Context) ([]string, error) {
 }
 
 // Traffic implements [Control].
-func (c *ControlClient) Traffic(ctx context.Context, incarnation string, bytes map[string]uint64) (map[string]string, error) {
-	return ask[map[string]string](ctx, c.client, "Traffic", arguments{ID: incarnation, Bytes: bytes})
+func (c *ControlClient) Traffic(ctx context.Context, node, incarnation string, bytes map[string]uint64) (map[string]string, error) {
+	return ask[map[string]string](ctx, c.client, "Traffic", arguments{From: node, ID: incarnation, Bytes: bytes})
 }

@@ -122,6 +122,9 @@ type Report struct {
 // on when the order is repeated after the next start.
 var ErrStopping = doze.Errorf(doze.Unavailable, "the node is shutting down")
 
+// ErrNoNode is for what nobody can do before a node has joined.
+var ErrNoNode error = doze.Errorf(doze.Unavailable, "no node has joined since the control role started: start the node role, or try again in a moment")
+
 // ErrFull is in the error of an order that a node refuses because its memory is reserved
 // for others. Another node may have room.
 var ErrFull = errors.New("the memory of the node is reserved for others")

@@ -74,6 +74,13 @@ func (h *Holder) Fenced() bool {
 	return h.fenced
 }
 
+// TTL is how long the lease is good after it was asked for, or 0 if none is needed.
+func (h *Holder) TTL() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ttl
+}
+
 // Left is how long the lease is still good. ok is false if none is needed.
 func (h *Holder) Left() (left time.Duration, ok bool) {
 	h.mu.Lock()

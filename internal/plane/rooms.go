@@ -169,9 +169,10 @@ func (r *Rooms) Load(ctx context.Context) error {
 	return errors.Join(r.Control.Load(ctx), r.Preview.Load(ctx), r.Schedule.Load(ctx), r.Network.Load(ctx))
 }
 
-// Recover is Load, and takes over the node besides.
+// Recover is Load, and takes over the only node besides.
 func (r *Rooms) Recover(ctx context.Context) error {
-	return errors.Join(r.Load(ctx), r.Control.Adopt(ctx))
+	everything := func(string) bool { return true }
+	return errors.Join(r.Load(ctx), control.Link{Server: r.Control}.TellNode(ctx, r.Control.Node, everything), r.Control.Adopt(ctx))
 }
 
 // Run runs the loops of all rooms until ctx ends.

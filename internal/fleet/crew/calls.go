@@ -445,7 +445,7 @@ func (c *Crew) Logs(ctx context.Context, q fleet.LogQuery) (fleet.LogPage, error
 		return []fleet.LogPage{p}, err
 	})
 	if len(pages) == 0 || err != nil && !errors.Is(err, fleet.ErrUnreachable) {
-		return fleet.LogPage{}, cmp.Or(err, errNobody)
+		return fleet.LogPage{}, cmp.Or(err, fleet.ErrNoNode)
 	}
 	return q.Merge(pages), nil
 }

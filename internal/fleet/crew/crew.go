@@ -173,9 +173,6 @@ func errAway(node string) error {
 	return doze.Wrap(err, doze.Unavailable, "the node of the sandbox cannot be reached: try again")
 }
 
-// errNobody is for what needs any node.
-var errNobody = doze.Errorf(doze.Unavailable, "no node has joined since the control role started: start the node role, or try again in a moment")
-
 // node returns the node of a thing.
 func (c *Crew) node(k Kind, id string) (fleet.Node, error) {
 	c.mu.Lock()
@@ -185,7 +182,7 @@ func (c *Crew) node(k Kind, id string) (fleet.Node, error) {
 		return m.Node, nil
 	}
 	if at == "" {
-		return nil, errNobody
+		return nil, fleet.ErrNoNode
 	}
 	return nil, errAway(at)
 }
@@ -204,7 +201,7 @@ func (c *Crew) any() (fleet.Node, error) {
 		some = cmp.Or(some, m.Node)
 	}
 	if some == nil {
-		return nil, errNobody
+		return nil, fleet.ErrNoNode
 	}
 	return some, nil
 }
@@ -299,7 +296,7 @@ func (c *Crew) choose(w placement.Want) (id string, n fleet.Node, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.members) == 0 {
-		return "", nil, errNobody
+		return "", nil, fleet.ErrNoNode
 	}
 	id, why, ok := placement.Choose(w, c.candidates())
 	if !ok {

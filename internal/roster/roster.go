@@ -1,0 +1,356 @@
+// Package roster keeps the nodes of a platform. It is what a node asks of control, it
+// grants and ends leases, and it serves operators. What nodes have is in package crew.
+package roster
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet/crew"
+	"github.com/dozehq/doze/internal/lease"
+	"github.com/dozehq/doze/internal/quota"
+	"github.com/dozehq/doze/internal/store"
+)
+
+const (
+	// homeSetting is the record of the node that has everything without a place: the first
+	// one that joined.
+	homeSetting = "node"
+	// joinWait is how long after a start calls wait for the nodes on record to join. They do
+	// so within a second.
+	joinWait = 10 * time.Second
+	// reportBatch is how many reports share a transaction, which costs a sync.
+	reportBatch = 256
+)
+
+// Control is what a roster asks of those who keep sandboxes.
+type Control interface {
+	// Adopt takes over what an earlier process began. It is called once.
+	Adopt(ctx context.Context) error
+	// TellNode tells a node what its process before knew.
+	TellNode(ctx context.Context, n fleet.Node, has func(machine string) bool) error
+	// Accept records reports.
+	Accept(ctx context.Context, reports []fleet.Report) error
+	// Inform says what the nodes can do, together.
+	Inform(info fleet.NodeInfo)
+}
+
+// Config is what a [Roster] works with.
+type Config struct {
+	Store   *store.Store
+	Crew    *crew.Crew
+	Control Control
+	Quotas  *quota.Book
+	// Dial returns the client of a node at a URL.
+	Dial func(url string) fleet.Node
+	// Met hears of a node before it is told anything: calls have to reach it.
+	Met func(fleet.NodeInfo)
+	// TTL is how long a lease is good.
+	TTL time.Duration
+	// Grace is for how long control may grant leases without its records.
+	Grace time.Duration
+	// Bucket says that what nodes have is in a bucket too, so that others can have it.
+	Bucket bool
+	// Began is when control began; zero is now.
+	Began time.Time
+}
+
+// Roster is all nodes that have joined. It is safe for concurrent use.
+type Roster struct {
+	Config
+
+	book    *lease.Book
+	joining sync.Mutex    // held while control tells a node what it forgot
+	adopted chan struct{} // closed when Adopt is done
+
+	mu    sync.Mutex
+	nodes map[string]*member // guarded by mu; by id
+	bytes map[string]*sent   // guarded by mu; by workspace
+}
+
+var _ fleet.Control = (*Roster)(nil)
+
+// member is a node that has joined this process.
+type member struct {
+	info  fleet.NodeInfo
+	epoch uint64
+	state doze.NodeState
+	load  fleet.Load
+	bytes map[string]uint64 // that its present process told last, by workspace
+}
+
+// sent counts what sandboxes of a workspace have sent and received since this process
+// began, over all nodes and their processes. It only grows.
+type sent struct{ sum atomic.Uint64 }
+
+// New returns a roster without a node.
+func New(c Config) *Roster {
+	if c.Began.IsZero() {
+		c.Began = time.Now()
+	}
+	return &Roster{
+		Config: c, book: lease.NewBook(c.TTL, c.Grace, c.Began), adopted: make(chan struct{}),
+		nodes: map[string]*member{}, bytes: map[string]*sent{},
+	}
+}
+
+// Join implements [fleet.Control].
+func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (fleet.Lease, error) {
+	if n.ID == "" || n.Incarnation == "" || n.URL == "" {
+		return fleet.Lease{}, doze.Errorf(doze.Invalid, "a node that joins says its id, its incarnation and its address")
+	}
+	r.joining.Lock()
+	defer r.joining.Unlock()
+	record, err := r.admit(ctx, n)
+	if err != nil {
+		return fleet.Lease{}, err
+	}
+	to := r.Dial(n.URL)
+	gone := r.gone(n)
+	r.Crew.Put(crew.Member{Info: n, Node: to, Open: record.State == doze.NodeReady, Load: fleet.Load{Driver: n.Driver, Memory: n.Memory}})
+	r.Met(n)
+	r.inform(n)
+	has := func(machine string) bool { return r.Crew.Of(crew.Machine, machine) == n.ID }
+	if err := r.Control.TellNode(ctx, to, has); err != nil {
+		return fleet.Lease{}, err
+	}
+	r.mu.Lock()
+	r.nodes[n.ID] = &member{info: n, epoch: record.Epoch, state: record.State, bytes: map[string]uint64{}}
+	r.mu.Unlock()
+	if err := r.adopt(ctx, false); err != nil {
+		return fleet.Lease{}, err
+	}
+	slog.InfoContext(ctx, "a node joined", "node", n.ID, "url", n.URL, "version", n.Version, "epoch", record.Epoch)
+	l := r.grant(n.ID, record.Epoch)
+	l.Gone = gone
+	return l, nil
+}
+
+// admit records a node. The first one is the home of everything that has no place. One
+// that opens other secrets than those before it could run nothing that moves there.
+func (r *Roster) admit(ctx context.Context, n fleet.NodeInfo) (store.Node, error) {
+	for _, other := range r.members() {
+		if other.info.ID != n.ID && !bytes.Equal(other.info.SealKey, n.SealKey) {
+			return store.Node{}, doze.Errorf(doze.Conflict,
+				"the node %s has another egress.key than the nodes before it: join it with a token, or copy the file from the data directory of control", n.ID)
+		}
+	}
+	home, err := r.Store.Setting(ctx, homeSetting)
+	if err != nil {
+		return store.Node{}, err
+	}
+	if home == "" {
+		if err := r.Store.SetSetting(ctx, homeSetting, n.ID); err != nil {
+			return store.Node{}, err
+		}
+		r.Crew.SetHome(n.ID)
+	}
+	return r.Store.PutNode(ctx, n.ID, store.NodeBody{URL: n.URL, Version: n.Version, Driver: n.Driver, Memory: n.Memory}, time.Now())
+}
+
+// gone returns the machines that a node names and other nodes have.
+func (r *Roster) gone(n fleet.NodeInfo) (gone []string) {
+	for _, machine := range n.Machines {
+		if at := r.Crew.Of(crew.Machine, machine); at != n.ID {
+			gone = append(gone, machine)
+		}
+	}
+	return gone
+}
+
+// inform tells control what the nodes can do together, with one that joins.
+func (r *Roster) inform(n fleet.NodeInfo) {
+	all := n
+	for _, m := range r.members() {
+		if m.info.ID == n.ID {
+			continue
+		}
+		all.Memory = max(all.Memory, m.info.Memory)
+		all.Proxy = all.Proxy && m.info.Proxy
+		all.Unmetered = all.Unmetered || m.info.Unmetered
+		all.BuildDisk = max(all.BuildDisk, m.info.BuildDisk)
+	}
+	r.Control.Inform(all)
+}
+
+// adopt takes over what an earlier process of control began, once: when all nodes on
+// record have joined, or those that will not have had their time.
+func (r *Roster) adopt(ctx context.Context, late bool) error {
+	select {
+	case <-r.adopted:
+		return nil
+	default:
+	}
+	if !late {
+		all, err := r.Store.Nodes(ctx)
+		if err != nil {
+			return err
+		}
+		for _, n := range all {
+			if n.State != doze.NodeLost && r.member(n.ID) == nil {
+				return nil
+			}
+		}
+	}
+	if err := r.Control.Adopt(ctx); err != nil {
+		return err
+	}
+	close(r.adopted)
+	return nil
+}
+
+// grant grants a lease to a node that has joined. A platform needs none where nobody else
+// could have what a node has.
+func (r *Roster) grant(id string, epoch uint64) fleet.Lease {
+	if !r.Bucket || len(r.members()) < 2 {
+		r.book.Release(id)
+		return fleet.Lease{Epoch: epoch}
+	}
+	r.book.Grant(id, epoch, time.Now())
+	return fleet.Lease{Epoch: epoch, TTL: r.book.TTL()}
+}
+
+// Renew implements [fleet.Control].
+func (r *Roster) Renew(_ context.Context, n fleet.Renewal) (fleet.Lease, error) {
+	m, err := r.known(n.Node, n.Incarnation)
+	if err != nil {
+		return fleet.Lease{}, err
+	}
+	if m.epoch != n.Epoch || m.state == doze.NodeLost {
+		return fleet.Lease{}, fleet.ErrNotJoined
+	}
+	r.Crew.Beat(n.Node, n.Load)
+	r.mu.Lock()
+	m.load = n.Load
+	r.mu.Unlock()
+	return r.grant(n.Node, n.Epoch), nil
+}
+
+// Record implements [fleet.Control].
+func (r *Roster) Record(ctx context.Context, node string, reports []fleet.Report) error {
+	if r.member(node) == nil {
+		return fleet.ErrNotJoined
+	}
+	own := slices.DeleteFunc(slices.Clone(reports), func(p fleet.Report) bool { return r.Crew.Of(crew.Machine, p.UID) != node })
+	for batch := range slices.Chunk(own, reportBatch) {
+		if err := r.Control.Accept(ctx, batch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ImageRefs implements [fleet.Control].
+func (r *Roster) ImageRefs(ctx context.Context) ([]string, error) { return r.Store.ImageRefs(ctx) }
+
+// Traffic implements [fleet.Control].
+func (r *Roster) Traffic(_ context.Context, node, incarnation string, bytes map[string]uint64) (map[string]string, error) {
+	m, err := r.known(node, incarnation)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for workspace, n := range bytes {
+		of := r.bytes[workspace]
+		if of == nil {
+			of = &sent{}
+			r.bytes[workspace] = of
+			r.Quotas.Meter(workspace, of.sum.Load)
+		}
+		of.sum.Add(n - min(n, m.bytes[workspace]))
+		m.bytes[workspace] = n
+	}
+	barred := map[string]string{}
+	for workspace := range r.bytes {
+		if why := r.Quotas.Barred(workspace); why != "" {
+			barred[workspace] = why
+		}
+	}
+	return barred, nil
+}
+
+// known returns a node whose present process has joined.
+func (r *Roster) known(id, incarnation string) (*member, error) {
+	m := r.member(id)
+	if m == nil || m.info.Incarnation != incarnation {
+		return nil, fleet.ErrNotJoined
+	}
+	return m, nil
+}
+
+func (r *Roster) member(id string) *member {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.nodes[id]
+}
+
+func (r *Roster) members() (all []*member) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.nodes {
+		all = append(all, m)
+	}
+	return all
+}
+
+// Present reports whether a node has joined.
+func (r *Roster) Present() bool { return len(r.members()) > 0 }
+
+// tickEvery is how often leases are looked at.
+const tickEvery = 250 * time.Millisecond
+
+// Run ends leases that are over, until ctx ends.
+func (r *Roster) Run(ctx context.Context) error {
+	late := time.NewTimer(joinWait)
+	defer late.Stop()
+	tick := time.NewTicker(tickEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-late.C:
+			if r.Present() {
+				r.joining.Lock()
+				if err := r.adopt(ctx, true); err != nil && ctx.Err() == nil {
+					slog.ErrorContext(ctx, "what was begun before is not taken over yet", "err", err)
+					late.Reset(time.Second)
+				}
+				r.joining.Unlock()
+			} else {
+				late.Reset(time.Second)
+			}
+		case now := <-tick.C:
+			for _, l := range r.book.Tick(now) {
+				if err := r.lose(ctx, l); err != nil && ctx.Err() == nil {
+					slog.ErrorContext(ctx, "the loss of a node is not recorded yet", "node", l.Node, "err", err)
+				}
+			}
+		}
+	}
+}
+
+// lose says that others may have what a node had, whose lease is over for sure.
+func (r *Roster) lose(ctx context.Context, l lease.Lapse) error {
+	err := r.Store.LoseNode(ctx, l.Node, l.Epoch)
+	if err != nil && doze.Public(err).Kind != doze.NotFound { // another process of control was first
+		return err
+	}
+	slog.WarnContext(ctx, "a node is lost: its lease is over", "node", l.Node, "epoch", l.Epoch, "renewed", l.At)
+	r.book.Release(l.Node)
+	r.mu.Lock()
+	if m := r.nodes[l.Node]; m != nil && m.epoch == l.Epoch {
+		delete(r.nodes, l.Node)
+	}
+	r.mu.Unlock()
+	r.Crew.Leave(l.Node)
+	return nil
+}
