@@ -49,6 +49,10 @@ type Control interface {
 	// node what the node forgot: limits, networks, grace periods. A node that opens other
 	// secrets than those before it is a Conflict.
 	Join(ctx context.Context, n NodeInfo) (Lease, error)
+	// Reclaim grants a lease to a node whose lease ended while no process of it ran, and that
+	// nobody can call yet: it has to know first what it still has. A node that control does
+	// not know has nothing that others could have.
+	Reclaim(ctx context.Context, node string, machines []string) (Lease, error)
 	// Renew extends a lease. Before Join, and after others were allowed to have what the node
 	// has, it is ErrNotJoined.
 	Renew(ctx context.Context, r Renewal) (Lease, error)
@@ -80,6 +84,9 @@ func isNotJoined(err error) bool {
 var controlCalls = map[string]func(ctx context.Context, c Control, in *arguments) (any, error){
 	"Join": func(ctx context.Context, c Control, in *arguments) (any, error) {
 		return c.Join(ctx, in.Node)
+	},
+	"Reclaim": func(ctx context.Context, c Control, in *arguments) (any, error) {
+		return c.Reclaim(ctx, in.From, in.UIDs)
 	},
 	"Renew": func(ctx context.Context, c Control, in *arguments) (any, error) { return c.Renew(ctx, in.Renewal) },
 	"Record": func(ctx context.Context, c Control, in *arguments) (any, error) {
@@ -115,6 +122,11 @@ func NewControlClient(base string, transport http.RoundTripper) *ControlClient {
 // Join implements [Control].
 func (c *ControlClient) Join(ctx context.Context, n NodeInfo) (Lease, error) {
 	return ask[Lease](ctx, c.client, "Join", arguments{Node: n})
+}
+
+// Reclaim implements [Control].
+func (c *ControlClient) Reclaim(ctx context.Context, node string, machines []string) (Lease, error) {
+	return ask[Lease](ctx, c.client, "Reclaim", arguments{From: node, UIDs: machines})
 }
 
 // Renew implements [Control].

@@ -2,8 +2,8 @@ package fleet
 
 import "github.com/dozehq/doze"
 
-// imagesMax bounds the images in a [Load].
-const imagesMax = 1000
+// ImagesMax bounds the images in a [Load].
+const ImagesMax = 1000
 
 // Load is what a node says of itself with each renewal of its lease: what placement needs.
 type Load struct {
@@ -15,5 +15,5 @@ type Load struct {
 	Busy       float64        // processors that were in use lately
 	Sandboxes  int            // awake or asleep
 	Awake      int
-	Images     []string // references of some images that are there, at most imagesMax
+	Images     []string // references of some images that are there, at most ImagesMax
 }

@@ -54,6 +54,10 @@ func (o *office) Join(_ context.Context, n fleet.NodeInfo) (fleet.Lease, error) 
 	return fleet.Lease{Epoch: o.epoch, TTL: o.ttl, Gone: gone}, nil
 }
 
+func (o *office) Reclaim(context.Context, string, []string) (fleet.Lease, error) {
+	return fleet.Lease{}, fleet.ErrNotJoined
+}
+
 func (o *office) Renew(_ context.Context, r fleet.Renewal) (fleet.Lease, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

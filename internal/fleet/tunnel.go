@@ -164,7 +164,7 @@ func sendDown(w io.Writer, control *http.ResponseController, from io.Reader) err
 // Ports carries requests to ports of sandboxes on another host, each over a tunnel
 // of its own. It is safe for concurrent use.
 type Ports struct {
-	client    *Client
+	client    func(uid string) *Client
 	transport *http.Transport
 
 	mu   sync.Mutex
@@ -181,9 +181,10 @@ const (
 	agesMax = 10_000
 )
 
-// NewPorts returns the ports of the sandboxes of a node.
-func NewPorts(c *Client) *Ports {
-	p := &Ports{client: c, ages: map[string]time.Time{}}
+// NewPorts returns the ports of sandboxes. client returns the client of the node that has
+// one.
+func NewPorts(client func(uid string) *Client) *Ports {
+	p := &Ports{client: client, ages: map[string]time.Time{}}
 	p.transport = &http.Transport{
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 			uid, port, err := net.SplitHostPort(address)
@@ -253,7 +254,8 @@ func (p *Ports) Dial(ctx context.Context, uid string, port uint16) (net.Conn, er
 	open := context.AfterFunc(ctx, func() { cut(context.Cause(ctx)) })
 	body, up := io.Pipe()
 	query := url.Values{"uid": {uid}, "port": {strconv.Itoa(int(port))}}
-	to, err := p.client.at(ctx, tunnelPath+"?"+query.Encode())
+	client := p.client(uid)
+	to, err := client.at(ctx, tunnelPath+"?"+query.Encode())
 	if err != nil {
 		cut(err)
 		return nil, unreachable(ctx, "tunnel", err)
@@ -264,7 +266,7 @@ func (p *Ports) Dial(ctx context.Context, uid string, port uint16) (net.Conn, er
 		return nil, err
 	}
 	announce(ctx, r)
-	resp, err := p.client.http.Do(r) //nolint:gosec // G704: as above
+	resp, err := client.http.Do(r) //nolint:gosec // G704: as above
 	if err == nil && resp.StatusCode != http.StatusOK {
 		raw, _ := io.ReadAll(io.LimitReader(resp.Body, callMax))
 		_ = resp.Body.Close()

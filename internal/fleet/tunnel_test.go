@@ -105,7 +105,12 @@ func tunnels(t *testing.T, serve func(*net.TCPConn)) (*fleet.Ports, *sandboxes, 
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	return fleet.NewPorts(fleet.NewClient(server.URL, server.Client().Transport)), s, server
+	return portsOf(fleet.NewClient(server.URL, server.Client().Transport)), s, server
+}
+
+// portsOf are the ports of the sandboxes of one node.
+func portsOf(c *fleet.Client) *fleet.Ports {
+	return fleet.NewPorts(func(string) *fleet.Client { return c })
 }
 
 // web serves HTTP/1.1 on one connection.
@@ -355,7 +360,7 @@ func FuzzTunnel(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 9, 'x'})
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		answer := http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(raw))}
-		c, err := fleet.NewPorts(fleet.NewClient("http://node", always{&answer})).Dial(t.Context(), "a", 80)
+		c, err := portsOf(fleet.NewClient("http://node", always{&answer})).Dial(t.Context(), "a", 80)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,6 +26,7 @@ import (
 	"github.com/dozehq/doze/internal/hostnet"
 	"github.com/dozehq/doze/internal/logbook"
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/fence"
 	"github.com/dozehq/doze/internal/metric"
 	"github.com/dozehq/doze/internal/node"
 	"github.com/dozehq/doze/internal/outproxy"
@@ -45,6 +46,9 @@ const (
 // EgressFile, in the data directory, opens the secrets of routing rules. It belongs
 // to the records.
 const EgressFile = "egress.key"
+
+// sandboxesDir, in the data directory, has the sandboxes.
+const sandboxesDir = "sandboxes"
 
 // LogsDir, in the data directory, has what sandboxes wrote.
 const LogsDir = "logs"
@@ -104,6 +108,8 @@ type Upstream struct {
 	Report func(fleet.Report)
 	Named  func(context.Context) ([]string, error) // references of the images that records name
 	Quotas Quotas                                  // meters egress
+	// Gate is passed by every operation of machines; nil: they need no leave.
+	Gate *fence.Gate
 }
 
 // Quotas count what workspaces send and receive, and say which may send no more.
@@ -175,6 +181,7 @@ func (h *Host) Info() fleet.NodeInfo {
 	return fleet.NodeInfo{
 		Memory: largest(h.memory, Traits(h.o.Driver)), Proxy: h.o.Egress != EgressClosed, Unmetered: h.o.Egress == EgressDirect,
 		BuildDisk: h.o.Builds.disk(h.o.Builds.memory(h.memory)), SealKey: h.secrets.opener.Sealer().Key(),
+		Driver: h.o.Driver,
 	}
 }
 
@@ -260,14 +267,18 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("open the driver %s: %w", o.Driver, err)
 	}
+	fenced := machine.Driver(driver)
+	if o.Gate != nil {
+		fenced = fence.New(driver, o.Gate)
+	}
 	logs, err := h.openLogs()
 	if err != nil {
 		return fmt.Errorf("open the logs: %w", err)
 	}
 	h.node, err = node.Open(ctx, node.Options{
 		Drive: h.mountDrive, Logbook: logs,
-		Dir: filepath.Join(o.Data, "sandboxes"), Snapshots: filepath.Join(o.Data, "snapshots"), Ahead: filepath.Join(o.Data, "ahead"),
-		Volumes: h.volumes, Agent: agent, Driver: driver,
+		Dir: filepath.Join(o.Data, sandboxesDir), Snapshots: filepath.Join(o.Data, "snapshots"), Ahead: filepath.Join(o.Data, "ahead"),
+		Volumes: h.volumes, Agent: agent, Driver: fenced,
 		CheckImage: h.images.Check, Making: h.images.Making, Image: h.fetchImage, PinImage: h.pinImage,
 		Images: h.storedImages, ReleaseImage: h.releaseImage, HoldImage: h.images.Hold,
 		Lease: h.lease, Release: h.release, Admit: h.admit, Traffic: h.net.Traffic, Egress: h.egress.Summary,
@@ -294,7 +305,7 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 	if err := h.retireAgents(agent); err != nil {
 		slog.Warn("agents of earlier builds could not be removed", "err", err)
 	}
-	if err := driver.Tidy(ctx, filepath.Join(o.Data, "sandboxes"), filepath.Join(o.Data, "snapshots"), filepath.Join(o.Data, "ahead")); err != nil {
+	if err := driver.Tidy(ctx, filepath.Join(o.Data, sandboxesDir), filepath.Join(o.Data, "snapshots"), filepath.Join(o.Data, "ahead")); err != nil {
 		slog.Warn("what no machine needs any more could not be removed", "driver", o.Driver, "err", err)
 	}
 	return nil

@@ -67,6 +67,14 @@ func (h *Holder) Extend(asked time.Time, ttl time.Duration) {
 	h.bell.Ring()
 }
 
+// Resume takes up a lease that an earlier process of the holder had until a moment. If that
+// is over, the holder counts as fenced. Call it before Run.
+func (h *Holder) Resume(until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.until, h.fenced = until, !time.Now().Before(until)
+}
+
 // Fenced reports whether nothing may run now.
 func (h *Holder) Fenced() bool {
 	h.mu.Lock()

@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// homeSetting is the record of the node that has everything without a place: the first
+	// HomeSetting is the record of the node that has everything without a place: the first
 	// one that joined.
-	homeSetting = "node"
+	HomeSetting = "node"
 	// joinWait is how long after a start calls wait for the nodes on record to join. They do
 	// so within a second.
 	joinWait = 10 * time.Second
@@ -48,8 +48,8 @@ type Config struct {
 	Crew    *crew.Crew
 	Control Control
 	Quotas  *quota.Book
-	// Dial returns the client of a node at a URL.
-	Dial func(url string) fleet.Node
+	// Dial returns the client of a node that joins.
+	Dial func(fleet.NodeInfo) fleet.Node
 	// Met hears of a node before it is told anything: calls have to reach it.
 	Met func(fleet.NodeInfo)
 	// TTL is how long a lease is good.
@@ -112,7 +112,7 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (fleet.Lease, error
 	if err != nil {
 		return fleet.Lease{}, err
 	}
-	to := r.Dial(n.URL)
+	to := r.Dial(n)
 	gone := r.gone(n)
 	r.Crew.Put(crew.Member{Info: n, Node: to, Open: record.State == doze.NodeReady, Load: fleet.Load{Driver: n.Driver, Memory: n.Memory}})
 	r.Met(n)
@@ -133,6 +133,25 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (fleet.Lease, error
 	return l, nil
 }
 
+// Reclaim implements [fleet.Control].
+func (r *Roster) Reclaim(ctx context.Context, node string, machines []string) (fleet.Lease, error) {
+	r.joining.Lock()
+	defer r.joining.Unlock()
+	record, err := r.Store.Node(ctx, node)
+	if doze.Public(err).Kind == doze.NotFound {
+		return fleet.Lease{}, nil
+	}
+	if err != nil {
+		return fleet.Lease{}, err
+	}
+	if record, err = r.Store.PutNode(ctx, node, record.Body, time.Now()); err != nil {
+		return fleet.Lease{}, err
+	}
+	l := r.grant(node, record.Epoch)
+	l.Gone = r.gone(fleet.NodeInfo{ID: node, Machines: machines})
+	return l, nil
+}
+
 // admit records a node. The first one is the home of everything that has no place. One
 // that opens other secrets than those before it could run nothing that moves there.
 func (r *Roster) admit(ctx context.Context, n fleet.NodeInfo) (store.Node, error) {
@@ -142,12 +161,12 @@ func (r *Roster) admit(ctx context.Context, n fleet.NodeInfo) (store.Node, error
 				"the node %s has another egress.key than the nodes before it: join it with a token, or copy the file from the data directory of control", n.ID)
 		}
 	}
-	home, err := r.Store.Setting(ctx, homeSetting)
+	home, err := r.Store.Setting(ctx, HomeSetting)
 	if err != nil {
 		return store.Node{}, err
 	}
 	if home == "" {
-		if err := r.Store.SetSetting(ctx, homeSetting, n.ID); err != nil {
+		if err := r.Store.SetSetting(ctx, HomeSetting, n.ID); err != nil {
 			return store.Node{}, err
 		}
 		r.Crew.SetHome(n.ID)
@@ -206,10 +225,11 @@ func (r *Roster) adopt(ctx context.Context, late bool) error {
 	return nil
 }
 
-// grant grants a lease to a node that has joined. A platform needs none where nobody else
-// could have what a node has.
+// grant grants a lease to a node. A platform needs none where nobody else could have what
+// a node has.
 func (r *Roster) grant(id string, epoch uint64) fleet.Lease {
-	if !r.Bucket || len(r.members()) < 2 {
+	others := slices.ContainsFunc(r.members(), func(m *member) bool { return m.info.ID != id })
+	if !r.Bucket || !others {
 		r.book.Release(id)
 		return fleet.Lease{Epoch: epoch}
 	}

@@ -28,7 +28,7 @@ func open(t *testing.T, p *planetest.Platform, change func(*roster.Config)) *ros
 	}
 	config := roster.Config{
 		Store: p.Store, Crew: c, Control: control.Link{Server: p.Ctl}, Quotas: p.Quotas, TTL: 30 * time.Second,
-		Dial: func(string) fleet.Node { return p.Node }, Met: func(fleet.NodeInfo) {},
+		Dial: func(fleet.NodeInfo) fleet.Node { return p.Node }, Met: func(fleet.NodeInfo) {},
 	}
 	if change != nil {
 		change(&config)

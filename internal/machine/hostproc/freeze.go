@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // freezeLook is how often we ask whether all tasks have stopped.
@@ -50,6 +52,24 @@ func Freeze(ctx context.Context, name string, stop bool) error {
 			return fmt.Errorf("some tasks did not stop: %w", context.Cause(ctx))
 		}
 	}
+}
+
+// KillAll sends SIGKILL to all processes of machines whose groups are below a name. Those
+// that are frozen run no further instruction: they end when they would go on.
+func KillAll(name string, ids []string) error {
+	g, err := groupsOf(name)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range ids {
+		for _, pid := range g.Open(id).pids() {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				errs = append(errs, fmt.Errorf("kill process %d: %w", pid, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // freezing says what to write to stop all tasks, and where to read that they stand still.

@@ -3,6 +3,7 @@ package hostproc
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -57,10 +58,8 @@ func TestFreeze(t *testing.T) {
 		if err := Freeze(ctx, name, false); err != nil {
 			t.Error(err)
 		}
-		for _, pid := range group.pids() {
-			if p, err := os.FindProcess(pid); err == nil {
-				_ = p.Kill()
-			}
+		if err := KillAll(name, []string{"a", "nobody"}); err != nil {
+			t.Error(err)
 		}
 		<-done
 		_ = c.Wait()
@@ -97,5 +96,19 @@ func TestFreeze(t *testing.T) {
 		case <-time.After(5 * time.Second):
 			t.Fatal("it does not go on")
 		}
+	}
+	if err := Freeze(t.Context(), name, true); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	for len(lines) > 0 {
+		<-lines
+	}
+	if err := errors.Join(KillAll(name, []string{"a"}), Freeze(t.Context(), name, false)); err != nil {
+		t.Fatal(err)
+	}
+	<-done
+	if n := len(lines); n > 0 {
+		t.Errorf("killed while it was frozen, it wrote %d lines", n)
 	}
 }
