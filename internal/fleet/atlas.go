@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"context"
 	"encoding/json"
 	"sync"
 )
@@ -12,13 +13,17 @@ type Atlas struct {
 	home string                       // guarded by mu; the node of every machine that has no place of its own
 	at   map[string]string            // guarded by mu; the id of a node, by machine
 	tell func(machine string, at any) // guarded by mu
+
+	changed chan struct{} // guarded by mu; closed by the next change
 }
 
 // homeKey is the key under which the home is told. No machine has it.
 const homeKey = ""
 
 // NewAtlas returns an atlas without a place.
-func NewAtlas() *Atlas { return &Atlas{at: map[string]string{}, tell: func(string, any) {}} }
+func NewAtlas() *Atlas {
+	return &Atlas{at: map[string]string{}, tell: func(string, any) {}, changed: make(chan struct{})}
+}
 
 // Node returns the id of the node of a machine. It is empty if there is none.
 func (a *Atlas) Node(machine string) string {
@@ -28,6 +33,27 @@ func (a *Atlas) Node(machine string) string {
 		return node
 	}
 	return a.home
+}
+
+// Await waits until a machine is not on a node any more, and reports whether that is so.
+func (a *Atlas) Await(ctx context.Context, machine, node string) bool {
+	for {
+		a.mu.RLock()
+		now, ok := a.at[machine]
+		if !ok {
+			now = a.home
+		}
+		changed := a.changed
+		a.mu.RUnlock()
+		if now != node {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // Put says on which node a machine is from now on.
@@ -90,4 +116,6 @@ func (a *Atlas) put(machine, node string) {
 		a.at[machine] = node
 	}
 	a.tell(machine, node)
+	close(a.changed)
+	a.changed = make(chan struct{})
 }

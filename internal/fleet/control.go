@@ -59,12 +59,23 @@ type Control interface {
 	// Record records reports of a node, in their order. When it returns, they outlast a
 	// crash. What a node says of machines of other nodes is dropped.
 	Record(ctx context.Context, node string, reports []Report) error
+	// Claim says with which key a node encrypts what the bucket has of a machine of its, and
+	// since which epoch it has the machine. One that another node has is a Conflict.
+	Claim(ctx context.Context, node, machine string) (Claim, error)
+	// FileKey is the key of a file that many machines share, by its name in the bucket.
+	FileKey(ctx context.Context, node, name string) ([]byte, error)
 	// ImageRefs returns the references of the images that records name.
 	ImageRefs(ctx context.Context) ([]string, error)
 	// Traffic says what sandboxes of each workspace on a node have sent and received since
 	// the process of the node began, in bytes. It returns why those that have used up their
 	// quota may send nothing more today. Before Join, it is ErrNotJoined.
 	Traffic(ctx context.Context, node, incarnation string, bytes map[string]uint64) (barred map[string]string, err error)
+}
+
+// Claim is the right of a node to a machine.
+type Claim struct {
+	Epoch uint64 // grows with each node that gets the machine
+	Key   []byte // of what the bucket has of it
 }
 
 // nameNotJoined is the name of ErrNotJoined on the way.
@@ -91,6 +102,10 @@ var controlCalls = map[string]func(ctx context.Context, c Control, in *arguments
 	"Renew": func(ctx context.Context, c Control, in *arguments) (any, error) { return c.Renew(ctx, in.Renewal) },
 	"Record": func(ctx context.Context, c Control, in *arguments) (any, error) {
 		return nothing{}, c.Record(ctx, in.From, in.Reports)
+	},
+	"Claim": func(ctx context.Context, c Control, in *arguments) (any, error) { return c.Claim(ctx, in.From, in.UID) },
+	"FileKey": func(ctx context.Context, c Control, in *arguments) (any, error) {
+		return c.FileKey(ctx, in.From, in.ID)
 	},
 	"ImageRefs": func(ctx context.Context, c Control, _ *arguments) (any, error) { return c.ImageRefs(ctx) },
 	"Traffic": func(ctx context.Context, c Control, in *arguments) (any, error) {
@@ -137,6 +152,16 @@ func (c *ControlClient) Renew(ctx context.Context, r Renewal) (Lease, error) {
 // Record implements [Control].
 func (c *ControlClient) Record(ctx context.Context, node string, reports []Report) error {
 	return c.client.do(ctx, "Record", arguments{From: node, Reports: reports}, nil)
+}
+
+// Claim implements [Control].
+func (c *ControlClient) Claim(ctx context.Context, node, machine string) (Claim, error) {
+	return ask[Claim](ctx, c.client, "Claim", arguments{From: node, UID: machine})
+}
+
+// FileKey implements [Control].
+func (c *ControlClient) FileKey(ctx context.Context, node, name string) ([]byte, error) {
+	return ask[[]byte](ctx, c.client, "FileKey", arguments{From: node, ID: name})
 }
 
 // ImageRefs implements [Control].

@@ -129,6 +129,10 @@ var ErrNoNode error = doze.Errorf(doze.Unavailable, "no node has joined since th
 // for others. Another node may have room.
 var ErrFull = errors.New("the memory of the node is reserved for others")
 
+// ErrMoved is in the error about a sandbox that is not on the node: it was never there, or
+// another node has it now.
+var ErrMoved = errors.New("the sandbox is not on this node")
+
 // Node is what control asks of a process that runs sandboxes. Every call may
 // be repeated: a second one finds the work done.
 type Node interface {
@@ -259,11 +263,33 @@ type Node interface {
 	// Consult brings what Statuses says of the use of a sandbox up to date: one that
 	// is awake is asked for its keepAlive processes. None is woken.
 	Consult(ctx context.Context, uid string) error
+	Mover
+
 	// Retire lets no request into a sandbox any more that is not in use, and was
 	// not since a moment, and reports whether. It does not wait, and does as
 	// asked for one that is not there. Reinstate takes it back.
 	Retire(ctx context.Context, uid string, since time.Time) (bool, error)
 	Reinstate(ctx context.Context, uid string) error
+}
+
+// Mover is what control asks of a node about sandboxes that go to another node, or come
+// from one: a part of [Node].
+type Mover interface {
+	// Depart has requests to a sandbox wait, and puts it to sleep when nobody is in the middle
+	// of one. When it returns, the bucket has the sandbox as it is, and it does not wake. Leave
+	// or Return ends that. An error changes nothing. A platform without a bucket is
+	// Unsupported; a sandbox that cannot be copied is a Conflict.
+	Depart(ctx context.Context, uid string) error
+	// Return takes back what Depart did. One that is not there is no error.
+	Return(ctx context.Context, uid string) error
+	// Leave removes a sandbox that another node has. Requests that waited have ErrMoved in their errors.
+	// One that is not there is no error.
+	Leave(ctx context.Context, uid string) error
+	// Revive begins a sandbox that another node had, with memory and processes, from what
+	// the bucket has of it, and returns when that was made. used is when the sandbox was used last, as
+	// far as that is known: what it did after the copy is lost, which its owner hears. One that is here is
+	// no error. One of which the bucket has nothing is NotFound.
+	Revive(ctx context.Context, o Order, used time.Time) (made time.Time, err error)
 }
 
 // Awake is what of a workspace is awake, and what memory that reserves.

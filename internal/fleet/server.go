@@ -114,12 +114,13 @@ type failure struct {
 	Fields   map[string]any `json:",omitempty"`
 	Stopping bool           `json:",omitempty"` // it is ErrStopping
 	Full     bool           `json:",omitempty"` // it has ErrFull in it
+	Moved    bool           `json:",omitempty"` // it has ErrMoved in it
 }
 
 // failureOf is what the caller is told of an error: the cause is in the log of this
 // process.
 func failureOf(e *doze.Error, err error) failure {
-	return failure{e.Kind.String(), e.Name, e.Message, e.Fields, errors.Is(err, ErrStopping), errors.Is(err, ErrFull)}
+	return failure{e.Kind.String(), e.Name, e.Message, e.Fields, errors.Is(err, ErrStopping), errors.Is(err, ErrFull), errors.Is(err, ErrMoved)}
 }
 
 // error is the error that a failure was made of, with a kind.
@@ -128,8 +129,11 @@ func (f *failure) error(kind doze.Kind) error {
 		return ErrStopping
 	}
 	e := &doze.Error{Kind: kind, Name: f.Name, Message: f.Message, Fields: f.Fields}
-	if f.Full {
+	switch {
+	case f.Full:
 		e.Err = ErrFull
+	case f.Moved:
+		e.Err = ErrMoved
 	}
 	return e
 }

@@ -164,8 +164,12 @@ func sendDown(w io.Writer, control *http.ResponseController, from io.Reader) err
 // Ports carries requests to ports of sandboxes on another host, each over a tunnel
 // of its own. It is safe for concurrent use.
 type Ports struct {
-	client    func(uid string) *Client
+	find      func(uid string) (node string, c *Client)
 	transport *http.Transport
+
+	// Moved waits until a sandbox is on another node, and reports whether it is. Without it,
+	// sandboxes do not move. It is set before the first request.
+	Moved func(ctx context.Context, uid, node string) bool
 
 	mu   sync.Mutex
 	ages map[string]time.Time // guarded by mu; by UID: when the state was made that nobody was told of
@@ -181,10 +185,10 @@ const (
 	agesMax = 10_000
 )
 
-// NewPorts returns the ports of sandboxes. client returns the client of the node that has
-// one.
-func NewPorts(client func(uid string) *Client) *Ports {
-	p := &Ports{client: client, ages: map[string]time.Time{}}
+// NewPorts returns the ports of sandboxes. find returns the node that has one, and its
+// client.
+func NewPorts(find func(uid string) (node string, c *Client)) *Ports {
+	p := &Ports{find: find, ages: map[string]time.Time{}}
 	p.transport = &http.Transport{
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 			uid, port, err := net.SplitHostPort(address)
@@ -247,14 +251,45 @@ func (t remotePort) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// Dial opens a tunnel, as [Dialer] says. The connection has no deadlines.
+const (
+	// movedWait is how long a request waits for a sandbox that moves to another node.
+	movedWait = 30 * time.Second
+	// awayWait is how long a request waits for a sandbox whose node does not answer: others
+	// may get it in that time.
+	awayWait = 15 * time.Second
+)
+
+// Dial opens a tunnel, as [Dialer] says. The connection has no deadlines. While the
+// sandbox moves from one node to another, Dial waits for that.
 func (p *Ports) Dial(ctx context.Context, uid string, port uint16) (net.Conn, error) {
+	for {
+		node, client := p.find(uid)
+		c, err := p.dial(ctx, client, uid, port)
+		wait := awayWait
+		switch {
+		case err == nil, ctx.Err() != nil, p.Moved == nil:
+			return c, err
+		case errors.Is(err, ErrMoved):
+			wait = movedWait
+		case !errors.Is(err, ErrUnreachable):
+			return nil, err
+		}
+		bounded, cancel := context.WithTimeout(ctx, wait)
+		moved := p.Moved(bounded, uid, node)
+		cancel()
+		if !moved {
+			return nil, err
+		}
+	}
+}
+
+// dial opens a tunnel to a node.
+func (p *Ports) dial(ctx context.Context, client *Client, uid string, port uint16) (net.Conn, error) {
 	// The tunnel outlives the context in which it is opened.
 	life, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	open := context.AfterFunc(ctx, func() { cut(context.Cause(ctx)) })
 	body, up := io.Pipe()
 	query := url.Values{"uid": {uid}, "port": {strconv.Itoa(int(port))}}
-	client := p.client(uid)
 	to, err := client.at(ctx, tunnelPath+"?"+query.Encode())
 	if err != nil {
 		cut(err)

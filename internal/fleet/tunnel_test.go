@@ -110,7 +110,7 @@ func tunnels(t *testing.T, serve func(*net.TCPConn)) (*fleet.Ports, *sandboxes, 
 
 // portsOf are the ports of the sandboxes of one node.
 func portsOf(c *fleet.Client) *fleet.Ports {
-	return fleet.NewPorts(func(string) *fleet.Client { return c })
+	return fleet.NewPorts(func(string) (string, *fleet.Client) { return "n", c })
 }
 
 // web serves HTTP/1.1 on one connection.

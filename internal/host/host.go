@@ -277,7 +277,7 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 	}
 	h.node, err = node.Open(ctx, node.Options{
 		Drive: h.mountDrive, Logbook: logs,
-		Dir: filepath.Join(o.Data, sandboxesDir), Snapshots: filepath.Join(o.Data, "snapshots"), Ahead: filepath.Join(o.Data, "ahead"),
+		Dir: filepath.Join(o.Data, sandboxesDir), Snapshots: filepath.Join(o.Data, "snapshots"), Ahead: filepath.Join(o.Data, "ahead"), Away: filepath.Join(o.Data, "away"),
 		Volumes: h.volumes, Agent: agent, Driver: fenced,
 		CheckImage: h.images.Check, Making: h.images.Making, Image: h.fetchImage, PinImage: h.pinImage,
 		Images: h.storedImages, ReleaseImage: h.releaseImage, HoldImage: h.images.Hold,

@@ -33,7 +33,7 @@ func (n *Node) Discard(ctx context.Context, uids []string, kill func(machines []
 		if b == nil {
 			continue
 		}
-		if err := b.doom(); err != nil {
+		if err := b.doom(errMoved); err != nil {
 			return err
 		}
 		boxes, machines = append(boxes, b), append(machines, b.made.config.ID)
@@ -49,14 +49,14 @@ func (n *Node) Discard(ctx context.Context, uids []string, kill func(machines []
 func (n *Node) remove(ctx context.Context, b *Box) error {
 	b.part(ctx)
 	b.logs.fresh(ctx) // its last lines
-	if err := b.doom(); err != nil {
+	if err := b.doom(errDeleted); err != nil {
 		return err
 	}
 	return n.undo(ctx, b)
 }
 
 // doom says that a box is about to be removed: what is under way in it ends early.
-func (b *Box) doom() error {
+func (b *Box) doom(why error) error {
 	b.mu.Lock()
 	if !b.state.Phase().Ended() {
 		if err := b.move(doze.Delete, ""); err != nil {
@@ -64,7 +64,7 @@ func (b *Box) doom() error {
 			return err
 		}
 	}
-	b.life.end(errDeleted) // its callers are told
+	b.life.end(why) // its callers are told
 	b.mu.Unlock()
 	b.hangUp()
 	return nil

@@ -75,7 +75,7 @@ func (r *Remote) dial(n fleet.NodeInfo) fleet.Node {
 	c := fleet.NewClient(n.URL, r.nodes)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.clients[n.ID], r.gates[n.ID] = c, fleet.NewPorts(func(string) *fleet.Client { return c })
+	r.clients[n.ID], r.gates[n.ID] = c, fleet.NewPorts(func(string) (string, *fleet.Client) { return n.ID, c })
 	return c
 }
 

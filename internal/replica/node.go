@@ -25,14 +25,14 @@ func newNodes(transport http.RoundTripper) *nodes {
 
 // of returns the client of the node of a machine. While nobody knows where the node is, it
 // reaches nobody.
-func (n *nodes) of(machine string) *fleet.Client {
+func (n *nodes) of(machine string) (string, *fleet.Client) {
 	id := n.atlas.Node(machine)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if id == "" { // a control of an earlier release has one node, and says nothing of places
-		return n.only
+		return "", n.only
 	}
-	return n.client(id)
+	return id, n.client(id)
 }
 
 // client returns the client of a node. Preconditions: n.mu is held.

@@ -371,6 +371,6 @@ func (r *Roster) lose(ctx context.Context, l lease.Lapse) error {
 		delete(r.nodes, l.Node)
 	}
 	r.mu.Unlock()
-	r.Crew.Leave(l.Node)
+	r.Crew.Remove(l.Node)
 	return nil
 }

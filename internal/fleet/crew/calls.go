@@ -494,6 +494,26 @@ func (c *Crew) Reinstate(ctx context.Context, uid string) error {
 	return c.tell(Machine, uid, func(n fleet.Node) error { return n.Reinstate(ctx, uid) })
 }
 
+// Depart implements [fleet.Mover].
+func (c *Crew) Depart(ctx context.Context, uid string) error {
+	return c.tell(Machine, uid, func(n fleet.Node) error { return n.Depart(ctx, uid) })
+}
+
+// Return implements [fleet.Mover].
+func (c *Crew) Return(ctx context.Context, uid string) error {
+	return c.tell(Machine, uid, func(n fleet.Node) error { return n.Return(ctx, uid) })
+}
+
+// Leave implements [fleet.Mover].
+func (c *Crew) Leave(ctx context.Context, uid string) error {
+	return c.tell(Machine, uid, func(n fleet.Node) error { return n.Leave(ctx, uid) })
+}
+
+// Revive implements [fleet.Mover].
+func (c *Crew) Revive(ctx context.Context, o fleet.Order, used time.Time) (time.Time, error) {
+	return on(c, Machine, o.UID, func(n fleet.Node) (time.Time, error) { return n.Revive(ctx, o, used) })
+}
+
 // Build implements [fleet.Builder]. A workspace has one builder: its cache is there.
 func (c *Crew) Build(ctx context.Context, o fleet.BuildOrder, archive io.Reader, emit func(fleet.BuildEvent)) (fleet.Built, error) {
 	n, err := c.place(ctx, Builder, o.WorkspaceID, placement.Want{})

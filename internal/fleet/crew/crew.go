@@ -117,8 +117,8 @@ func (c *Crew) Put(m Member) {
 	c.members[m.Info.ID] = &m
 }
 
-// Leave removes a member. What it has counts as there, and cannot be reached.
-func (c *Crew) Leave(id string) {
+// Remove removes a member. What it has counts as there, and cannot be reached.
+func (c *Crew) Remove(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.members, id)

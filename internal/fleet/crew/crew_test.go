@@ -185,7 +185,7 @@ func TestNodeThatIsAway(t *testing.T) {
 		}
 		on[y.Of(crew.Machine, uid)] = uid
 	}
-	y.Leave("n1")
+	y.Remove("n1")
 	if err := y.Delete(t.Context(), on["n1"]); !errors.Is(err, fleet.ErrUnreachable) {
 		t.Errorf("a delete on a node that is away: %v", err)
 	}
