@@ -42,19 +42,12 @@ func (v *Vault) Sweep(ctx context.Context, id string, key Key, generations int, 
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // it never fails
 	s := &sweep{v: v, id: id, sealer: sealer, claims: claims, announced: v.key(id, kindDoomed, hex.EncodeToString(random[:])), used: map[chunk]bool{}}
-	// What it announces is empty, and shows what the bucket takes for the present.
-	if err := v.put(ctx, s.announced, nil, false); err != nil {
-		return Swept{}, err
-	}
-	now, err := v.modified(ctx, s.announced)
+	now, err := s.now(ctx)
 	if err != nil {
 		return Swept{}, err
 	}
-	if now.IsZero() {
-		return Swept{}, fmt.Errorf("%w: %s was dropped while it was swept", ErrNotFound, id)
-	}
 	s.before = now.Add(-grace)
-	if claims[len(claims)-1] == dropped {
+	if s.epoch() == dropped {
 		return Swept{}, s.bury(ctx)
 	}
 	return s.run(ctx, generations)
@@ -78,6 +71,27 @@ type sweep struct {
 	leftover []string            // keys of what earlier sweeps announced, all of which is gone after this one
 	swept    Swept
 }
+
+// now returns what the bucket takes for the present. It writes what the sweep announces, which
+// is nothing yet.
+func (s *sweep) now(ctx context.Context) (time.Time, error) {
+	for range racesMost {
+		if err := s.v.put(ctx, s.announced, nil, false); err != nil {
+			return time.Time{}, err
+		}
+		// A drop, or a sweep with a shorter grace period, may have removed it.
+		if at, err := s.v.modified(ctx, s.announced); err != nil || !at.IsZero() {
+			return at, err
+		}
+	}
+	return time.Time{}, fmt.Errorf("sweep %s: what it writes is removed: sweep again later", s.id)
+}
+
+// epoch is the newest one that was claimed.
+func (s *sweep) epoch() uint64 { return s.claims[len(s.claims)-1] }
+
+// over reports whether a generation is none that may become the newest.
+func (s *sweep) over(g Generation) bool { return !s.newest.Before(g) || g.Epoch < s.epoch() }
 
 // bury removes what a dropped sandbox got from nodes that had not heard of it. After the
 // grace period it removes what says that it was dropped.
@@ -130,7 +144,7 @@ type dated struct {
 func (s *sweep) choose(ctx context.Context, generations int) error {
 	var all []dated
 	err := s.v.list(ctx, s.id, kindManifest, "", func(o object) error {
-		if g, ok := parseGeneration(o.rest); ok && !s.newest.Before(g) {
+		if g, ok := parseGeneration(o.rest); ok && s.over(g) {
 			all = append(all, dated{g, o.modified})
 		}
 		return nil
@@ -139,7 +153,7 @@ func (s *sweep) choose(ctx context.Context, generations int) error {
 		return err
 	}
 	slices.SortFunc(all, func(a, b dated) int { return compare(b.Generation, a.Generation) })
-	s.obsolete, s.lowest = map[Generation]bool{}, s.claims[len(s.claims)-1]
+	s.obsolete, s.lowest = map[Generation]bool{}, s.epoch()
 	stay, last, bound := 0, time.Time{}, s.newest
 	for _, g := range all {
 		for g.Epoch < s.lowest { // what does the newer epoch go on from?
@@ -179,7 +193,7 @@ func (s *sweep) markAll(ctx context.Context) error {
 	var pending, written []Generation
 	var keys []string
 	err := s.v.list(ctx, s.id, kindPending, "", func(o object) error {
-		if g, ok := pendingOf(o.rest); ok && s.newest.Before(g) {
+		if g, ok := pendingOf(o.rest); ok && !s.over(g) {
 			pending, keys = append(pending, g), append(keys, o.key)
 		}
 		return nil
@@ -301,7 +315,7 @@ func (s *sweep) clear(ctx context.Context, sizes map[chunk]int64) error {
 		keys = append(keys, s.v.key(s.id, kindManifest, g.String()))
 	}
 	err := s.v.list(ctx, s.id, kindPending, "", func(o object) error {
-		if g, ok := pendingOf(o.rest); ok && !s.newest.Before(g) {
+		if g, ok := pendingOf(o.rest); ok && s.over(g) {
 			keys = append(keys, o.key)
 		}
 		return nil
