@@ -2,6 +2,7 @@ package vault
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 )
@@ -27,10 +28,13 @@ var unused = sync.Pool{New: func() any {
 	return &buffers{make([]byte, ChunkBytes), make([]byte, 0, ChunkBytes+ChunkBytes/8)}
 }}
 
-// slot waits until a chunk may be under way, and returns memory for it.
-func (v *Vault) slot(ctx context.Context) (*buffers, error) {
+// slots bound how many chunks are under way.
+type slots chan struct{}
+
+// take waits until a chunk may be under way, and returns memory for it.
+func (s slots) take(ctx context.Context) (*buffers, error) {
 	select {
-	case v.slots <- struct{}{}:
+	case s <- struct{}{}:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -38,10 +42,10 @@ func (v *Vault) slot(ctx context.Context) (*buffers, error) {
 	return b, nil
 }
 
-// free ends what [Vault.slot] began.
-func (v *Vault) free(b *buffers) {
+// free ends what take began.
+func (s slots) free(b *buffers) {
 	unused.Put(b)
-	<-v.slots
+	<-s
 }
 
 // packed returns a chunk as it is encrypted, in memory of b.
@@ -69,7 +73,7 @@ func (v *Vault) plain(b *buffers, packed []byte) ([]byte, error) {
 func (v *Vault) chunk(ctx context.Context, s *sealer, b *buffers, c chunk, length int) ([]byte, error) {
 	sealed, err := v.get(ctx, v.key(s.id, kindChunk, c.String()), sealedMost)
 	if err != nil {
-		if err == errAbsent { //nolint:errorlint // it is never wrapped
+		if errors.Is(err, errAbsent) {
 			err = fmt.Errorf("%w: chunk %s of %s is missing", ErrDamaged, c, s.id)
 		}
 		return nil, err

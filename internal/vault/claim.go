@@ -100,7 +100,7 @@ func (v *Vault) standing(ctx context.Context, id string, claims []uint64) (Gener
 }
 
 // base returns what the newest of some claims goes on from. The first call for an epoch
-// decides it, whoever makes it, and all others learn that.
+// decides it, and all others learn that.
 func (v *Vault) base(ctx context.Context, id string, claims []uint64) (Generation, error) {
 	epoch := claims[len(claims)-1]
 	g, err := v.readBase(ctx, id, epoch)

@@ -45,59 +45,63 @@ func TestChild(t *testing.T) {
 // before counts, until another process saves the same: it sends the rest.
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, p *place) {
-		before, tree := content{"f": {1}}.write(t)
-		after, next := content{"f": {1, 2, 3, 4, 5, 6, 7}, "g": {8, 9}}.write(t)
-		keys, err := p.keys.GetWithContext(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		file := filepath.Join(t.TempDir(), "credentials")
-		if err := os.WriteFile(file, []byte("[default]\naws_access_key_id = "+keys.AccessKeyID+"\naws_secret_access_key = "+keys.SecretAccessKey+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		v := p.open(t, false, vault.Options{})
-		for kind, number := range map[string]int64{"/c/": 4, "/p/": 1, "/m/": 1} { // which request of a kind is the last
-			if err := v.Drop(t.Context(), "a"); err != nil {
+	for server, serve := range servers {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t)
+			before, tree := content{"f": {1}}.write(t)
+			after, next := content{"f": {1, 2, 3, 4, 5, 6, 7}, "g": {8, 9}}.write(t)
+			keys, err := p.keys.GetWithContext(nil)
+			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := v.Sweep(t.Context(), "a", keyOf(t, "a"), 1, 0); err != nil {
+			file := filepath.Join(t.TempDir(), "credentials")
+			if err := os.WriteFile(file, []byte("[default]\naws_access_key_id = "+keys.AccessKeyID+"\naws_secret_access_key = "+keys.SecretAccessKey+"\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			save(t, v, "a", gen(1, 1), tree)
-			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChild$") //nolint:gosec // G204: this program
-			child.Env = append(os.Environ(), childDir+"="+after, childServer+"="+p.proxy, childBucket+"="+p.bucket, childCredentials+"="+file)
-			child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-			var puts atomic.Int64
-			p.does(func(_ http.ResponseWriter, r *http.Request, pass func()) {
-				if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/a"+kind) && puts.Add(1) == number {
-					if err := child.Process.Kill(); err != nil {
-						t.Error(err)
-					}
-					return
+			v := p.open(t, false, vault.Options{})
+			for kind, number := range map[string]int64{"/c/": 4, "/p/": 1, "/m/": 1} { // which request of a kind is the last
+				if err := v.Drop(t.Context(), "a"); err != nil {
+					t.Fatal(err)
 				}
-				pass()
-			})
-			if err := child.Run(); err == nil {
-				t.Fatal("the process was not killed")
+				if _, err := v.Sweep(t.Context(), "a", keyOf(t, "a"), 1, 0); err != nil {
+					t.Fatal(err)
+				}
+				save(t, v, "a", gen(1, 1), tree)
+				child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChild$")
+				child.Env = append(os.Environ(), childDir+"="+after, childServer+"="+p.proxy, childBucket+"="+p.bucket, childCredentials+"="+file)
+				child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+				var puts atomic.Int64
+				p.does(func(_ http.ResponseWriter, r *http.Request, pass func()) {
+					if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/a"+kind) && puts.Add(1) == number {
+						if err := child.Process.Kill(); err != nil {
+							t.Error(err)
+						}
+						return
+					}
+					pass()
+				})
+				if err := child.Run(); err == nil {
+					t.Fatal("the process was not killed")
+				}
+				p.does(nil)
+				got, g := load(t, v, "a")
+				if g != gen(1, 1) {
+					t.Errorf("%s: loaded %v", kind, g)
+				}
+				same(t, before, got)
+				saved := save(t, p.open(t, false, vault.Options{}), "a", gen(1, 2), next)
+				if saved.Chunks != 9 || kind == "/c/" && (saved.Sent == 0 || saved.Sent > 7) || kind != "/c/" && saved.Sent > 0 {
+					t.Errorf("%s: the second save: %+v", kind, saved)
+				}
+				got, _ = load(t, v, "a")
+				same(t, after, got)
+				if n := len(p.objects(t, "a/p/")); n > 0 {
+					t.Errorf("%s: %d manifests are pending", kind, n)
+				}
 			}
-			p.does(nil)
-			got, g := load(t, v, "a")
-			if g != gen(1, 1) {
-				t.Errorf("%s: loaded %v", kind, g)
-			}
-			same(t, before, got)
-			saved := save(t, p.open(t, false, vault.Options{}), "a", gen(1, 2), next)
-			if saved.Chunks != 9 || kind == "/c/" && (saved.Sent == 0 || saved.Sent > 7) || kind != "/c/" && saved.Sent > 0 {
-				t.Errorf("%s: the second save: %+v", kind, saved)
-			}
-			got, _ = load(t, v, "a")
-			same(t, after, got)
-			if n := len(p.objects(t, "a/p/")); n > 0 {
-				t.Errorf("%s: %d manifests are pending", kind, n)
-			}
-		}
-	})
+		})
+	}
 }
 
 // TestOutage: a bucket that fails for a while costs time and no more. One that fails for
@@ -117,9 +121,9 @@ func TestOutage(t *testing.T) {
 		_ = conn.Close()
 	}
 	for name, harm := range map[string]func(w http.ResponseWriter, r *http.Request, pass func()){
-		"503":       func(w http.ResponseWriter, _ *http.Request, _ func()) { refuse(w, http.StatusServiceUnavailable) },
-		"429":       func(w http.ResponseWriter, _ *http.Request, _ func()) { refuse(w, http.StatusTooManyRequests) },
-		"cut":       func(w http.ResponseWriter, _ *http.Request, _ func()) { cut(w) },
+		"503": func(w http.ResponseWriter, _ *http.Request, _ func()) { refuse(w, http.StatusServiceUnavailable) },
+		"429": func(w http.ResponseWriter, _ *http.Request, _ func()) { refuse(w, http.StatusTooManyRequests) },
+		"cut": func(w http.ResponseWriter, _ *http.Request, _ func()) { cut(w) },
 		"half": func(w http.ResponseWriter, r *http.Request, pass func()) {
 			if r.Method != http.MethodGet {
 				pass()
@@ -134,43 +138,47 @@ func TestOutage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			each(t, func(t *testing.T, p *place) {
-				v := p.open(t, true, vault.Options{})
-				want, tree := machine.write(t)
-				var seen sync.Map
-				var n atomic.Int64
-				// Each fourth request suffers, the first time.
-				p.does(func(w http.ResponseWriter, r *http.Request, pass func()) {
-					if _, again := seen.LoadOrStore(r.Method+r.URL.String(), true); again || n.Add(1)%4 != 0 {
-						pass()
+			for server, serve := range servers {
+				t.Run(server, func(t *testing.T) {
+					t.Parallel()
+					p := serve(t)
+					v := p.open(t, true, vault.Options{})
+					want, tree := machine.write(t)
+					var seen sync.Map
+					var n atomic.Int64
+					// Each fourth request suffers, the first time.
+					p.does(func(w http.ResponseWriter, r *http.Request, pass func()) {
+						if _, again := seen.LoadOrStore(r.Method+r.URL.String(), true); again || n.Add(1)%4 != 0 {
+							pass()
+							return
+						}
+						harm(w, r, pass)
+					})
+					for i := range uint64(3) {
+						save(t, v, "a", gen(1, i+1), tree)
+						seen.Clear()
+						got, _ := load(t, v, "a")
+						same(t, want, got)
+						seen.Clear()
+						if _, err := v.Sweep(t.Context(), "a", keyOf(t, "a"), 1, 0); err != nil {
+							t.Error(err)
+						}
+					}
+					if name == "slow" {
 						return
 					}
-					harm(w, r, pass)
-				})
-				for i := range uint64(3) {
-					save(t, v, "a", gen(1, i+1), tree)
-					seen.Clear()
-					got, _ := load(t, v, "a")
-					same(t, want, got)
-					seen.Clear()
-					if _, err := v.Sweep(t.Context(), "a", keyOf(t, "a"), 1, 0); err != nil {
-						t.Error(err)
+					p.does(harm)
+					ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+					defer cancel()
+					dir := filepath.Join(t.TempDir(), "loaded")
+					if _, err := v.Load(ctx, "a", keyOf(t, "a"), dir); !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("a load that gets nothing: %v", err)
 					}
-				}
-				if name == "slow" {
-					return
-				}
-				p.does(harm)
-				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-				defer cancel()
-				dir := filepath.Join(t.TempDir(), "loaded")
-				if _, err := v.Load(ctx, "a", keyOf(t, "a"), dir); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("a load that gets nothing: %v", err)
-				}
-				if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
-					t.Errorf("there is a directory: %v", err)
-				}
-			})
+					if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+						t.Errorf("there is a directory: %v", err)
+					}
+				})
+			}
 		})
 	}
 	t.Run("for good", func(t *testing.T) {

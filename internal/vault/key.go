@@ -98,6 +98,9 @@ type sealer struct {
 }
 
 func newSealer(id string, k Key) (*sealer, error) {
+	if k == (Key{}) {
+		return nil, fmt.Errorf("%w: %s needs one that was derived", ErrKey, id)
+	}
 	follow := func(use string, n int) ([]byte, error) { return hkdf.Expand(sha256.New, k.raw[:], use, n) }
 	aead := func(use string) (cipher.AEAD, error) {
 		raw, err := follow(use, keyBytes)
@@ -148,7 +151,7 @@ const version = 1
 
 // sealManifest encrypts a manifest. The version and the proof of the key come before it.
 func (s *sealer) sealManifest(m *manifest) ([]byte, error) {
-	raw, err := m.append(nil)
+	raw, err := m.encode()
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package vault
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,9 +13,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dozehq/doze/internal/durable"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"github.com/dozehq/doze/internal/durable"
 )
 
 // manifest returns the manifest of a generation. errAbsent passes.
@@ -104,11 +106,11 @@ func (c *Copy) Chunk(ctx context.Context, name string, number int64) ([]byte, er
 	if !ok {
 		return nil, nil
 	}
-	work, err := c.v.slot(ctx)
+	work, err := c.v.loading.take(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer c.v.free(work)
+	defer c.v.loading.free(work)
 	plain, err := c.v.chunk(ctx, c.sealer, work, c.m.chunks[f.refs[i].chunk], f.length(f.refs[i].number))
 	return bytes.Clone(plain), err
 }
@@ -122,7 +124,7 @@ func (c *Copy) Fetch(ctx context.Context, name string, to *os.File) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(c.v.parallel)
 	err = c.fetch(ctx, group, f, to, false)
-	return errors.Join(group.Wait(), err)
+	return cmp.Or(group.Wait(), err)
 }
 
 // fetch begins to write a file in a group. With partly, the file may have some of it, or
@@ -138,7 +140,7 @@ func (c *Copy) fetch(ctx context.Context, group *errgroup.Group, f *entry, to *o
 	}
 	for _, r := range f.refs {
 		if ctx.Err() != nil {
-			return nil // the group knows why
+			return context.Cause(ctx) // what went wrong in the group
 		}
 		group.Go(func() error { return c.part(ctx, f, r, to, partly) })
 	}
@@ -147,11 +149,11 @@ func (c *Copy) fetch(ctx context.Context, group *errgroup.Group, f *entry, to *o
 
 // part writes a part of a file. With partly, it looks first whether it is there.
 func (c *Copy) part(ctx context.Context, f *entry, r ref, to *os.File, partly bool) error {
-	work, err := c.v.slot(ctx)
+	work, err := c.v.loading.take(ctx)
 	if err != nil {
 		return err
 	}
-	defer c.v.free(work)
+	defer c.v.loading.free(work)
 	at, length := int64(r.number)*ChunkBytes, f.length(r.number)
 	object := c.m.chunks[r.chunk]
 	if partly {
@@ -236,8 +238,12 @@ const PartSuffix = ".part"
 // load that failed leaves what it has beside it, under PartSuffix, and the next one goes on
 // from there. On a full disk nothing is left.
 func (v *Vault) Load(ctx context.Context, id string, key Key, dir string) (Generation, error) {
-	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
-		return Generation{}, cmpErr(err, fmt.Errorf("load %s: %w: %s", id, fs.ErrExist, dir))
+	_, err := os.Lstat(dir)
+	if err == nil {
+		return Generation{}, fmt.Errorf("load %s: %w: %s", id, fs.ErrExist, dir)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return Generation{}, err
 	}
 	part := dir + PartSuffix
 	release, err := lock(part)
@@ -266,14 +272,6 @@ func (v *Vault) Load(ctx context.Context, id string, key Key, dir string) (Gener
 		// A sweep may have removed it, if there is a newer one by now.
 		last = c.Generation()
 	}
-}
-
-// cmpErr returns err, or what nil means.
-func cmpErr(err, isNil error) error {
-	if err != nil {
-		return err
-	}
-	return isNil
 }
 
 // lock makes a directory that nobody else loads into.
@@ -345,7 +343,7 @@ func (c *Copy) loadFile(ctx context.Context, root *os.Root, f *entry, there bool
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(c.v.parallel)
 	err = c.fetch(ctx, group, f, to, there)
-	if err := errors.Join(group.Wait(), err); err != nil {
+	if err := cmp.Or(group.Wait(), err); err != nil {
 		return err
 	}
 	if err := to.Chmod(f.mode); err != nil {

@@ -77,7 +77,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// check returns an error for a manifest that append may not write.
+// check returns an error for a manifest that nobody may write.
 func (m *manifest) check() error {
 	switch {
 	case len(m.files) > FilesMost:
@@ -135,13 +135,13 @@ func (m *manifest) check() error {
 
 func byName(a, b chunk) int { return bytes.Compare(a.name[:], b.name[:]) }
 
-// append writes the manifest behind raw.
-func (m *manifest) append(raw []byte) ([]byte, error) {
+// encode returns the manifest as bytes.
+func (m *manifest) encode() ([]byte, error) {
 	if err := m.check(); err != nil {
 		return nil, err
 	}
 	le := binary.LittleEndian
-	raw = append(raw, magic...)
+	raw := []byte(magic)
 	raw = le.AppendUint64(raw, m.generation.Epoch)
 	raw = le.AppendUint64(raw, m.generation.Seq)
 	raw = le.AppendUint32(raw, uint32(len(m.chunks))) //nolint:gosec // G115: checked
@@ -162,7 +162,7 @@ func (m *manifest) append(raw []byte) ([]byte, error) {
 	return raw, nil
 }
 
-// parseManifest is the inverse of append, and accepts nothing else.
+// parseManifest is the inverse of encode, and accepts nothing else.
 func parseManifest(raw []byte) (*manifest, error) {
 	bad := func(what string) (*manifest, error) {
 		return nil, fmt.Errorf("%w: a manifest has %s", ErrDamaged, what)

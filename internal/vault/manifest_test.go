@@ -27,7 +27,7 @@ func example() *manifest {
 
 func TestManifest(t *testing.T) {
 	t.Parallel()
-	raw, err := example().append(nil)
+	raw, err := example().encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestManifest(t *testing.T) {
 	} {
 		m := example()
 		change(m)
-		if _, err := m.append(nil); err == nil {
+		if _, err := m.encode(); err == nil {
 			t.Errorf("%s: it is written", name)
 		}
 	}
@@ -66,7 +66,7 @@ func TestManifest(t *testing.T) {
 
 // FuzzParseManifest: what is accepted is what would be written.
 func FuzzParseManifest(f *testing.F) {
-	raw, err := example().append(nil)
+	raw, err := example().encode()
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func FuzzParseManifest(f *testing.F) {
 			}
 			return
 		}
-		again, err := m.append(nil)
+		again, err := m.encode()
 		if err != nil || !bytes.Equal(raw, again) {
 			t.Errorf("it would be written as %x, %v", again, err)
 		}

@@ -33,12 +33,12 @@ func (p *place) at(n int64, something func()) *atomic.Int64 {
 
 // between runs a race for each request of something: what comes in between runs before
 // that request. It ends when something makes no more requests.
-func between(t *testing.T, p *place, race func(t *testing.T, id string, at func(func()))) {
+func between(t *testing.T, p *place, race func(id string, at func(func()))) {
 	t.Helper()
 	for n := int64(0); ; n++ {
 		var count *atomic.Int64
 		reached := false
-		race(t, fmt.Sprintf("%s-%d", filepath.Base(t.Name()), n), func(something func()) {
+		race(fmt.Sprintf("%s-%d", filepath.Base(t.Name()), n), func(something func()) {
 			count = p.at(n, func() { reached = true; something() })
 		})
 		p.does(nil)
@@ -58,184 +58,232 @@ func between(t *testing.T, p *place, race func(t *testing.T, id string, at func(
 // wherever the claim comes. After any other, all agree on what it is.
 func TestClaimDuringSave(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, p *place) {
-		_, tree := content{"f": {1}}.write(t)
-		_, next := content{"f": {2}}.write(t)
-		slow, fast := p.open(t, true, vault.Options{Parallel: 1}), p.open(t, false, vault.Options{})
-		won, lost := 0, 0
-		between(t, p, func(t *testing.T, id string, at func(func())) {
-			save(t, fast, id, gen(1, 1), tree)
-			var base vault.Generation
-			var claimed error
-			at(func() { base, claimed = fast.Claim(t.Context(), id, 2) })
-			_, err := slow.Save(t.Context(), id, keyOf(t, id), gen(1, 2), next)
-			switch {
-			case claimed != nil:
-				t.Errorf("the claim: %v", claimed)
-			case err == nil && base == gen(0, 0): // the save was over before
-			case err == nil && base != gen(1, 2):
-				t.Errorf("the save counts, and the next epoch goes on from %v", base)
-			case err != nil && !errors.Is(err, vault.ErrSuperseded):
-				t.Errorf("the save: %v", err)
-			case err == nil:
-				won++
-			default:
-				lost++
+	for server, serve := range servers {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t)
+			_, tree := content{"f": {1}}.write(t)
+			_, next := content{"f": {2}}.write(t)
+			slow, fast := p.open(t, true, vault.Options{Parallel: 1}), p.open(t, false, vault.Options{})
+			won, lost := 0, 0
+			between(t, p, func(id string, at func(func())) {
+				save(t, fast, id, gen(1, 1), tree)
+				var base vault.Generation
+				var claimed error
+				at(func() { base, claimed = fast.Claim(t.Context(), id, 2) })
+				_, err := slow.Save(t.Context(), id, keyOf(t, id), gen(1, 2), next)
+				switch {
+				case claimed != nil:
+					t.Errorf("the claim: %v", claimed)
+				case err == nil && base == gen(0, 0): // the save was over before
+				case err == nil && base != gen(1, 2):
+					t.Errorf("the save counts, and the next epoch goes on from %v", base)
+				case err != nil && !errors.Is(err, vault.ErrSuperseded):
+					t.Errorf("the save: %v", err)
+				case err == nil:
+					won++
+				default:
+					lost++
+				}
+				if base == gen(0, 0) {
+					return
+				}
+				if head, err := fast.Head(t.Context(), id); err != nil || head != base {
+					t.Errorf("head is %v, %v, and the claim found %v", head, err, base)
+				}
+				if again, err := p.open(t, false, vault.Options{}).Claim(t.Context(), id, 2); err != nil || again != base {
+					t.Errorf("a second claim found %v, %v, and the first %v", again, err, base)
+				}
+				if _, err := fast.Save(t.Context(), id, keyOf(t, id), gen(1, 3), next); !errors.Is(err, vault.ErrSuperseded) {
+					t.Errorf("a save of the older epoch: %v", err)
+				}
+				save(t, fast, id, gen(2, 1), next)
+				load(t, fast, id)
+			})
+			if won == 0 || lost == 0 {
+				t.Errorf("the save won %d times and lost %d times", won, lost)
 			}
-			if base == gen(0, 0) {
-				return
-			}
-			if head, err := fast.Head(t.Context(), id); err != nil || head != base {
-				t.Errorf("head is %v, %v, and the claim found %v", head, err, base)
-			}
-			if again, err := p.open(t, false, vault.Options{}).Claim(t.Context(), id, 2); err != nil || again != base {
-				t.Errorf("a second claim found %v, %v, and the first %v", again, err, base)
-			}
-			if _, err := fast.Save(t.Context(), id, keyOf(t, id), gen(1, 3), next); !errors.Is(err, vault.ErrSuperseded) {
-				t.Errorf("a save of the older epoch: %v", err)
-			}
-			save(t, fast, id, gen(2, 1), next)
-			load(t, fast, id)
 		})
-		if won == 0 || lost == 0 {
-			t.Errorf("the save won %d times and lost %d times", won, lost)
-		}
-	})
+	}
 }
 
 // TestSaveDuringClaim is the same the other round.
 func TestSaveDuringClaim(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, p *place) {
-		_, tree := content{"f": {1}}.write(t)
-		_, next := content{"f": {2}}.write(t)
-		slow, fast := p.open(t, true, vault.Options{}), p.open(t, false, vault.Options{})
-		for name, during := range map[string]func(id string) (vault.Generation, error){
-			"save": func(id string) (vault.Generation, error) {
-				_, err := fast.Save(t.Context(), id, keyOf(t, id), gen(1, 2), next)
-				return gen(1, 2), err
-			},
-			"claim": func(id string) (vault.Generation, error) { return fast.Claim(t.Context(), id, 2) },
-			"both": func(id string) (vault.Generation, error) {
-				_, err1 := fast.Save(t.Context(), id, keyOf(t, id), gen(1, 2), next)
-				base, err2 := fast.Claim(t.Context(), id, 2)
-				if err1 == nil && base != gen(1, 2) {
-					t.Errorf("it goes on from %v", base)
-				}
-				return base, err2
-			},
-			"newer": func(id string) (vault.Generation, error) { return fast.Claim(t.Context(), id, 3) },
-		} {
-			t.Run(name, func(t *testing.T) {
-				n := int64(0)
-				for reached := true; reached; n++ {
-					reached = false
-					id := fmt.Sprintf("%s-%d", name, n)
-					save(t, fast, id, gen(1, 1), tree)
-					var other vault.Generation
-					var did error
-					p.at(n, func() { reached = true; other, did = during(id) })
-					base, err := slow.Claim(t.Context(), id, 2)
-					p.does(nil)
-					if !reached {
-						break
+	for server, serve := range servers {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t)
+			_, tree := content{"f": {1}}.write(t)
+			_, next := content{"f": {2}}.write(t)
+			slow, fast := p.open(t, true, vault.Options{}), p.open(t, false, vault.Options{})
+			for name, during := range map[string]func(id string) (vault.Generation, error){
+				"save": func(id string) (vault.Generation, error) {
+					_, err := fast.Save(t.Context(), id, keyOf(t, id), gen(1, 2), next)
+					return gen(1, 2), err
+				},
+				"claim": func(id string) (vault.Generation, error) { return fast.Claim(t.Context(), id, 2) },
+				"both": func(id string) (vault.Generation, error) {
+					_, err1 := fast.Save(t.Context(), id, keyOf(t, id), gen(1, 2), next)
+					base, err2 := fast.Claim(t.Context(), id, 2)
+					if err1 == nil && base != gen(1, 2) {
+						t.Errorf("it goes on from %v", base)
 					}
-					if name == "newer" {
-						if did != nil || err != nil && !errors.Is(err, vault.ErrSuperseded) {
-							t.Errorf("%v, %v", did, err)
+					return base, err2
+				},
+				"newer": func(id string) (vault.Generation, error) { return fast.Claim(t.Context(), id, 3) },
+			} {
+				t.Run(name, func(t *testing.T) {
+					n := int64(0)
+					for reached := true; reached; n++ {
+						reached = false
+						id := fmt.Sprintf("%s-%d", name, n)
+						save(t, fast, id, gen(1, 1), tree)
+						var other vault.Generation
+						var did error
+						p.at(n, func() { reached = true; other, did = during(id) })
+						base, err := slow.Claim(t.Context(), id, 2)
+						p.does(nil)
+						if !reached {
+							break
 						}
-					} else if err != nil || did != nil && !errors.Is(did, vault.ErrSuperseded) {
-						t.Errorf("at request %d: %v, %v", n, err, did)
-					} else if did == nil && base != other {
-						t.Errorf("at request %d: it goes on from %v, and %v counts", n, base, other)
+						if name == "newer" {
+							if did != nil || err != nil && !errors.Is(err, vault.ErrSuperseded) {
+								t.Errorf("%v, %v", did, err)
+							}
+						} else if err != nil || did != nil && !errors.Is(did, vault.ErrSuperseded) {
+							t.Errorf("at request %d: %v, %v", n, err, did)
+						} else if did == nil && base != other {
+							t.Errorf("at request %d: it goes on from %v, and %v counts", n, base, other)
+						}
+						if head, err := fast.Head(t.Context(), id); name != "newer" && (err != nil || head != base) {
+							t.Errorf("at request %d: head is %v, %v, and the claim found %v", n, head, err, base)
+						}
 					}
-					if head, err := fast.Head(t.Context(), id); name != "newer" && (err != nil || head != base) {
-						t.Errorf("at request %d: head is %v, %v, and the claim found %v", n, head, err, base)
+					if n < 4 {
+						t.Errorf("a claim made %d requests", n)
 					}
-				}
-				if n < 4 {
-					t.Errorf("a claim made %d requests", n)
-				}
-			})
-		}
-	})
+				})
+			}
+		})
+	}
 }
 
 // TestWriters: two nodes save at the same moment. The newer epoch wins always.
 func TestWriters(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, p *place) {
-		_, tree := content{"f": {1}}.write(t)
-		for i := range 20 {
-			id := fmt.Sprint("s", i)
-			var group sync.WaitGroup
-			errs := [2]error{}
-			for n := range errs {
-				v := p.open(t, false, vault.Options{})
-				group.Go(func() { _, errs[n] = v.Save(t.Context(), id, keyOf(t, id), gen(uint64(4+n), 1), tree) })
+	for server, serve := range servers {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t)
+			_, tree := content{"f": {1}}.write(t)
+			for i := range 20 {
+				id := fmt.Sprint("s", i)
+				var group sync.WaitGroup
+				errs := [2]error{}
+				for n := range errs {
+					v := p.open(t, false, vault.Options{})
+					group.Go(func() { _, errs[n] = v.Save(t.Context(), id, keyOf(t, id), gen(uint64(4+n), 1), tree) })
+				}
+				group.Wait()
+				if errs[1] != nil || errs[0] != nil && !errors.Is(errs[0], vault.ErrSuperseded) {
+					t.Errorf("%v", errs)
+				}
+				if _, g := load(t, p.open(t, false, vault.Options{}), id); g != gen(5, 1) {
+					t.Errorf("loaded %v", g)
+				}
 			}
-			group.Wait()
-			if errs[1] != nil || errs[0] != nil && !errors.Is(errs[0], vault.ErrSuperseded) {
-				t.Errorf("%v", errs)
-			}
-			if _, g := load(t, p.open(t, false, vault.Options{}), id); g != gen(5, 1) {
-				t.Errorf("loaded %v", g)
-			}
-		}
-	})
+		})
+	}
 }
 
 // TestOneNumberOneTree: a generation is never replaced, and nothing older comes after it.
 func TestOneNumberOneTree(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, p *place) {
-		v := p.open(t, false, vault.Options{})
-		_, tree := content{"f": {1}}.write(t)
-		want, other := content{"f": {2}}.write(t)
-		save(t, v, "a", gen(3, 5), tree)
-		save(t, v, "a", gen(3, 5), tree) // the same again
-		for g, want := range map[vault.Generation]error{gen(3, 5): vault.ErrTaken, gen(3, 4): vault.ErrSuperseded, gen(2, 9): vault.ErrSuperseded} {
-			if _, err := v.Save(t.Context(), "a", keyOf(t, "a"), g, other); !errors.Is(err, want) {
-				t.Errorf("%v: %v", g, err)
+	for server, serve := range servers {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t)
+			v := p.open(t, false, vault.Options{})
+			_, tree := content{"f": {1}}.write(t)
+			want, other := content{"f": {2}}.write(t)
+			save(t, v, "a", gen(3, 5), tree)
+			save(t, v, "a", gen(3, 5), tree) // the same again
+			for g, want := range map[vault.Generation]error{gen(3, 5): vault.ErrTaken, gen(3, 4): vault.ErrSuperseded, gen(2, 9): vault.ErrSuperseded} {
+				if _, err := v.Save(t.Context(), "a", keyOf(t, "a"), g, other); !errors.Is(err, want) {
+					t.Errorf("%v: %v", g, err)
+				}
 			}
-		}
-		if _, err := v.Claim(t.Context(), "a", 2); !errors.Is(err, vault.ErrSuperseded) {
-			t.Errorf("an older claim: %v", err)
-		}
-		save(t, v, "a", gen(3, 6), other)
-		got, _ := load(t, v, "a")
-		same(t, want, got)
-	})
+			if _, err := v.Claim(t.Context(), "a", 2); !errors.Is(err, vault.ErrSuperseded) {
+				t.Errorf("an older claim: %v", err)
+			}
+			save(t, v, "a", gen(3, 6), other)
+			got, _ := load(t, v, "a")
+			same(t, want, got)
+		})
+	}
 }
 
 // TestSaveDuringSweep: a save that comes at any moment of a sweep can be loaded. It relies
 // on what the sweep removes.
 func TestSaveDuringSweep(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, p *place) {
-		wantOld, old := content{"f": {1, 2, 3}}.write(t)
-		_, now := content{"f": {4}}.write(t)
-		slow, fast := p.open(t, true, vault.Options{}), p.open(t, false, vault.Options{})
-		removed := 0
-		between(t, p, func(t *testing.T, id string, at func(func())) {
-			save(t, fast, id, gen(1, 1), old)
-			save(t, fast, id, gen(1, 2), now)
-			at(func() { save(t, p.open(t, false, vault.Options{}), id, gen(1, 3), old) })
-			swept, err := slow.Sweep(t.Context(), id, keyOf(t, id), 1, 0)
-			if err != nil {
-				t.Errorf("the sweep: %v", err)
+	for server, serve := range servers {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t)
+			wantOld, old := content{"f": {1, 2, 3}}.write(t)
+			_, now := content{"f": {4}}.write(t)
+			slow, fast := p.open(t, true, vault.Options{}), p.open(t, false, vault.Options{})
+			removed := 0
+			between(t, p, func(id string, at func(func())) {
+				save(t, fast, id, gen(1, 1), old)
+				save(t, fast, id, gen(1, 2), now)
+				at(func() { save(t, p.open(t, false, vault.Options{}), id, gen(1, 3), old) })
+				swept, err := slow.Sweep(t.Context(), id, keyOf(t, id), 1, 0)
+				if err != nil {
+					t.Errorf("the sweep: %v", err)
+				}
+				removed += swept.Chunks
+				if head, err := fast.Head(t.Context(), id); err == nil && head == gen(1, 3) {
+					got, _ := load(t, fast, id)
+					same(t, wantOld, got)
+				}
+				again(t, fast, id)
+			})
+			if removed == 0 {
+				t.Error("no sweep removed a chunk")
 			}
-			removed += swept.Chunks
-			if head, err := fast.Head(t.Context(), id); err == nil && head == gen(1, 3) {
-				got, _ := load(t, fast, id)
-				same(t, wantOld, got)
-			}
-			again(t, fast, id)
 		})
-		if removed == 0 {
-			t.Error("no sweep removed a chunk")
+	}
+}
+
+// TestStarved: sweeps without a grace period can hinder a save for ever. It says so, and
+// nothing that counts is lost.
+func TestStarved(t *testing.T) {
+	t.Parallel()
+	p := memory(t)
+	want, tree := content{"f": {1}}.write(t)
+	_, next := content{"f": {2, 3}}.write(t)
+	fast := p.open(t, false, vault.Options{})
+	save(t, fast, "a", gen(1, 1), tree)
+	p.does(func(_ http.ResponseWriter, r *http.Request, pass func()) {
+		if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/a/p/") {
+			if _, err := fast.Sweep(t.Context(), "a", keyOf(t, "a"), 1, 0); err != nil {
+				t.Error(err)
+			}
 		}
+		pass()
 	})
+	_, err := p.open(t, true, vault.Options{}).Save(t.Context(), "a", keyOf(t, "a"), gen(1, 2), next)
+	if err == nil || !strings.Contains(err.Error(), "longer grace period") {
+		t.Errorf("it says %v", err)
+	}
+	got, g := load(t, fast, "a")
+	if g != gen(1, 1) {
+		t.Errorf("loaded %v", g)
+	}
+	same(t, want, got)
 }
 
 // again sweeps and loads, and looks for what is left over.
@@ -256,113 +304,125 @@ func again(t *testing.T, v *vault.Vault, id string) {
 // removes nothing that it needs, whatever the save learned before.
 func TestSweepDuringSave(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, p *place) {
-		want, old := content{"f": {1, 2, 3}, "g": {5}}.write(t)
-		_, now := content{"f": {4}}.write(t)
-		fast := p.open(t, false, vault.Options{})
-		for name, remembers := range map[string]bool{"remembers": true, "asks": false} {
-			t.Run(name, func(t *testing.T) {
-				resent := 0
-				between(t, p, func(t *testing.T, id string, at func(func())) {
-					slow := p.open(t, true, vault.Options{Parallel: 1})
-					if remembers {
-						save(t, slow, id, gen(1, 1), old)
-					} else {
-						save(t, fast, id, gen(1, 1), old)
-					}
-					save(t, fast, id, gen(1, 2), now)
-					at(func() {
-						if _, err := fast.Sweep(t.Context(), id, keyOf(t, id), 1, 0); err != nil {
-							t.Errorf("the sweep: %v", err)
+	for server, serve := range servers {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t)
+			want, old := content{"f": {1, 2, 3}, "g": {5}}.write(t)
+			_, now := content{"f": {4}}.write(t)
+			fast := p.open(t, false, vault.Options{})
+			for name, remembers := range map[string]bool{"remembers": true, "asks": false} {
+				t.Run(name, func(t *testing.T) {
+					resent := 0
+					between(t, p, func(id string, at func(func())) {
+						slow := p.open(t, true, vault.Options{Parallel: 1})
+						if remembers {
+							save(t, slow, id, gen(1, 1), old)
+						} else {
+							save(t, fast, id, gen(1, 1), old)
 						}
+						save(t, fast, id, gen(1, 2), now)
+						at(func() {
+							if _, err := fast.Sweep(t.Context(), id, keyOf(t, id), 1, 0); err != nil {
+								t.Errorf("the sweep: %v", err)
+							}
+						})
+						resent += save(t, slow, id, gen(1, 3), old).Sent
+						got, _ := load(t, fast, id)
+						same(t, want, got)
+						again(t, fast, id)
 					})
-					resent += save(t, slow, id, gen(1, 3), old).Sent
-					got, _ := load(t, fast, id)
-					same(t, want, got)
-					again(t, fast, id)
+					if resent == 0 {
+						t.Error("no save had to send anything again")
+					}
 				})
-				if resent == 0 {
-					t.Error("no save had to send anything again")
-				}
-			})
-		}
-	})
+			}
+		})
+	}
 }
 
 // TestSweepStops: a sweep that stops at any moment, for good or for a while, breaks
 // nothing: not a save that comes then, and not another sweep.
 func TestSweepStops(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, p *place) {
-		want, old := content{"f": {1, 2, 3}}.write(t)
-		_, now := content{"f": {4}}.write(t)
-		fast := p.open(t, false, vault.Options{})
-		for name, forGood := range map[string]bool{"for good": true, "for a while": false} {
-			t.Run(name, func(t *testing.T) {
-				between(t, p, func(t *testing.T, id string, at func(func())) {
-					save(t, fast, id, gen(1, 1), old)
-					save(t, fast, id, gen(1, 2), now)
-					ctx, stop := context.WithCancel(t.Context())
-					defer stop()
-					at(func() {
-						if forGood {
-							stop()
-							return
-						}
-						save(t, p.open(t, false, vault.Options{}), id, gen(1, 3), old)
-						for range 2 {
-							if _, err := fast.Sweep(t.Context(), id, keyOf(t, id), 1, 0); err != nil {
-								t.Errorf("another sweep: %v", err)
+	for server, serve := range servers {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t)
+			want, old := content{"f": {1, 2, 3}}.write(t)
+			_, now := content{"f": {4}}.write(t)
+			fast := p.open(t, false, vault.Options{})
+			for name, forGood := range map[string]bool{"for good": true, "for a while": false} {
+				t.Run(name, func(t *testing.T) {
+					between(t, p, func(id string, at func(func())) {
+						save(t, fast, id, gen(1, 1), old)
+						save(t, fast, id, gen(1, 2), now)
+						ctx, stop := context.WithCancel(t.Context())
+						defer stop()
+						at(func() {
+							if forGood {
+								stop()
+								return
 							}
+							save(t, p.open(t, false, vault.Options{}), id, gen(1, 3), old)
+							for range 2 {
+								if _, err := fast.Sweep(t.Context(), id, keyOf(t, id), 1, 0); err != nil {
+									t.Errorf("another sweep: %v", err)
+								}
+							}
+							save(t, p.open(t, false, vault.Options{}), id, gen(1, 4), old)
+						})
+						_, err := p.open(t, true, vault.Options{}).Sweep(ctx, id, keyOf(t, id), 1, 0)
+						if err != nil && !errors.Is(err, context.Canceled) {
+							t.Errorf("the sweep: %v", err)
 						}
-						save(t, p.open(t, false, vault.Options{}), id, gen(1, 4), old)
+						save(t, p.open(t, false, vault.Options{}), id, gen(1, 5), old)
+						got, _ := load(t, fast, id)
+						same(t, want, got)
+						again(t, fast, id)
+						if left := len(p.objects(t, id+"/x/")); left > 0 {
+							t.Errorf("sweeps left %d announcements", left)
+						}
 					})
-					_, err := p.open(t, true, vault.Options{}).Sweep(ctx, id, keyOf(t, id), 1, 0)
-					if err != nil && !errors.Is(err, context.Canceled) {
-						t.Errorf("the sweep: %v", err)
-					}
-					save(t, p.open(t, false, vault.Options{}), id, gen(1, 5), old)
-					got, _ := load(t, fast, id)
-					same(t, want, got)
-					again(t, fast, id)
-					if left := len(p.objects(t, id+"/x/")); left > 0 {
-						t.Errorf("sweeps left %d announcements", left)
-					}
 				})
-			})
-		}
-	})
+			}
+		})
+	}
 }
 
 // TestGrace: what is younger than the grace period stays, by the bucket's clock.
 func TestGrace(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, p *place) {
-		v := p.open(t, false, vault.Options{})
-		for i := range uint64(5) {
-			_, tree := content{"f": {byte(i + 1)}}.write(t)
-			save(t, v, "a", gen(i/2+1, i+1), tree)
-		}
-		for _, tc := range []struct {
-			generations int
-			grace       time.Duration
-			left        int
-		}{{1, time.Hour, 5}, {9, 0, 5}, {3, 0, 3}, {1, 0, 1}} {
-			if _, err := v.Sweep(t.Context(), "a", keyOf(t, "a"), tc.generations, tc.grace); err != nil {
-				t.Fatal(err)
+	for server, serve := range servers {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t)
+			v := p.open(t, false, vault.Options{})
+			for i := range uint64(5) {
+				_, tree := content{"f": {byte(i + 1)}}.write(t)
+				save(t, v, "a", gen(i/2+1, i+1), tree)
 			}
-			if m, c := len(p.objects(t, "a/m/")), len(p.objects(t, "a/c/")); m != tc.left || c != tc.left {
-				t.Errorf("after %+v there are %d generations and %d chunks", tc, m, c)
+			for _, tc := range []struct {
+				generations int
+				grace       time.Duration
+				left        int
+			}{{1, time.Hour, 5}, {9, 0, 5}, {3, 0, 3}, {1, 0, 1}} {
+				if _, err := v.Sweep(t.Context(), "a", keyOf(t, "a"), tc.generations, tc.grace); err != nil {
+					t.Fatal(err)
+				}
+				if m, c := len(p.objects(t, "a/m/")), len(p.objects(t, "a/c/")); m != tc.left || c != tc.left {
+					t.Errorf("after %+v there are %d generations and %d chunks", tc, m, c)
+				}
+				if _, g := load(t, v, "a"); g != gen(3, 5) {
+					t.Errorf("loaded %v", g)
+				}
 			}
-			if _, g := load(t, v, "a"); g != gen(3, 5) {
-				t.Errorf("loaded %v", g)
+			again(t, v, "a")
+			if e := len(p.objects(t, "a/e/")); e != 1 {
+				t.Errorf("%d claims are left", e)
 			}
-		}
-		again(t, v, "a")
-		if e := len(p.objects(t, "a/e/")); e != 1 {
-			t.Errorf("%d claims are left", e)
-		}
-	})
+		})
+	}
 }
 
 // TestLateManifest: a generation of an older epoch that arrives after the claim is never
@@ -401,54 +461,62 @@ func TestLateManifest(t *testing.T) {
 // superseded, whenever it comes.
 func TestDrop(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, p *place) {
-		_, tree := content{"f": {1, 2}}.write(t)
-		slow, fast := p.open(t, true, vault.Options{}), p.open(t, false, vault.Options{})
-		between(t, p, func(t *testing.T, id string, at func(func())) {
-			save(t, fast, id, gen(1, 1), tree)
-			reached := false
-			at(func() {
-				reached = true
-				if err := fast.Drop(t.Context(), id); err != nil {
-					t.Errorf("drop: %v", err)
+	for server, serve := range servers {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t)
+			_, tree := content{"f": {1, 2}}.write(t)
+			slow, fast := p.open(t, true, vault.Options{}), p.open(t, false, vault.Options{})
+			between(t, p, func(id string, at func(func())) {
+				save(t, fast, id, gen(1, 1), tree)
+				reached := false
+				at(func() {
+					reached = true
+					if err := fast.Drop(t.Context(), id); err != nil {
+						t.Errorf("drop: %v", err)
+					}
+				})
+				_, err := slow.Save(t.Context(), id, keyOf(t, id), gen(1, 2), tree)
+				if !reached {
+					return
+				}
+				if err != nil && !errors.Is(err, vault.ErrSuperseded) || err == nil && len(p.objects(t, id+"/m/")) > 0 {
+					t.Errorf("the save: %v", err)
+				}
+				if _, err := fast.Head(t.Context(), id); !errors.Is(err, vault.ErrNotFound) {
+					t.Errorf("head: %v", err)
+				}
+				for range 3 {
+					if _, err := fast.Sweep(t.Context(), id, keyOf(t, id), 1, 0); err != nil {
+						t.Errorf("sweep: %v", err)
+					}
+				}
+				if left := p.objects(t, id+"/"); len(left) > 0 {
+					t.Errorf("it left %v", left)
 				}
 			})
-			_, err := slow.Save(t.Context(), id, keyOf(t, id), gen(1, 2), tree)
-			if !reached {
-				return
-			}
-			if err != nil && !errors.Is(err, vault.ErrSuperseded) || err == nil && len(p.objects(t, id+"/m/")) > 0 {
-				t.Errorf("the save: %v", err)
-			}
-			if _, err := fast.Head(t.Context(), id); !errors.Is(err, vault.ErrNotFound) {
-				t.Errorf("head: %v", err)
-			}
-			for range 3 {
-				if _, err := fast.Sweep(t.Context(), id, keyOf(t, id), 1, 0); err != nil {
-					t.Errorf("sweep: %v", err)
-				}
-			}
-			if left := p.objects(t, id+"/"); len(left) > 0 {
-				t.Errorf("it left %v", left)
-			}
 		})
-	})
+	}
 }
 
 // TestModel does random things with one sandbox, some of them at the same time or only in
 // part, and compares what is in the bucket with what must be.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, p *place) {
-		const rounds, steps = 4, 40
-		for round := range rounds {
-			seed := rand.Uint64()
-			model(t, p, fmt.Sprint("m", round), seed, steps)
-			if t.Failed() {
-				t.Fatalf("the seed is %d", seed)
+	for server, serve := range servers {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t)
+			const rounds, steps = 4, 40
+			for round := range rounds {
+				seed := rand.Uint64()
+				model(t, p, fmt.Sprint("m", round), seed, steps)
+				if t.Failed() {
+					t.Fatalf("the seed is %d", seed)
+				}
 			}
-		}
-	})
+		})
+	}
 }
 
 // model runs one sequence.
@@ -509,7 +577,11 @@ func model(t *testing.T, p *place, id string, seed uint64, steps int) {
 				t.Errorf("step %d: %s", step, what)
 			}
 		case n < 17:
-			_, err := v.Sweep(ctx, id, keyOf(t, id), 1+r.IntN(2), 0)
+			grace := time.Duration(0)
+			if dropped { // without a grace period, nothing is left that says so
+				grace = time.Hour
+			}
+			_, err := v.Sweep(ctx, id, keyOf(t, id), 1+r.IntN(2), grace)
 			what = fmt.Sprint("sweep ", err)
 			if err != nil && !killed {
 				t.Errorf("step %d: %s", step, what)

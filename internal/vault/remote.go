@@ -16,7 +16,9 @@ import (
 
 const (
 	// requestTime is what a request may take, besides its bytes.
-	requestTime = 30 * time.Second
+	requestTime = 15 * time.Second
+	// removeTime is what a request may take that removes many objects.
+	removeTime = time.Minute
 	// slowest is what a bucket must take or give, in bytes per second.
 	slowest = 64 << 10
 	// tries is how often a request is sent that fails for a reason that may pass. With
@@ -33,9 +35,9 @@ var (
 	errAbsent = errors.New("there is no such object")
 )
 
-// timed bounds one request of size bytes.
-func timed(ctx context.Context, size int64) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, requestTime+time.Duration(size/slowest)*time.Second)
+// timeFor is what a request of size bytes may take.
+func timeFor(size int64) time.Duration {
+	return requestTime + time.Duration(size/slowest)*time.Second
 }
 
 // try makes a request until it works, fails for good, or ctx ends. It waits longer each
@@ -67,8 +69,8 @@ func try(ctx context.Context, what, key string, request func() error) error {
 
 // passes reports whether the reason of an error may be gone later.
 func passes(err error) bool {
-	var answer minio.ErrorResponse
-	if !errors.As(err, &answer) || answer.StatusCode == 0 {
+	answer, ok := errors.AsType[minio.ErrorResponse](err)
+	if !ok || answer.StatusCode == 0 {
 		return true // there was no answer, or half of one
 	}
 	switch answer.StatusCode {
@@ -82,8 +84,7 @@ func passes(err error) bool {
 
 // answerOf turns what S3 says of one object into errors of objects.
 func answerOf(err error) error {
-	var answer minio.ErrorResponse
-	if errors.As(err, &answer) {
+	if answer, ok := errors.AsType[minio.ErrorResponse](err); ok {
 		switch {
 		case answer.StatusCode == http.StatusPreconditionFailed || answer.Code == minio.PreconditionFailed:
 			return errExists
@@ -115,7 +116,7 @@ func (v *Vault) put(ctx context.Context, key string, raw []byte, once bool) erro
 				}
 			}
 		}
-		ctx, cancel := timed(ctx, int64(len(raw)))
+		ctx, cancel := context.WithTimeout(ctx, timeFor(int64(len(raw))))
 		defer cancel()
 		_, err := v.core.Client.PutObject(ctx, v.bucket, key, bytes.NewReader(raw), int64(len(raw)), o)
 		return answerOf(err)
@@ -125,8 +126,10 @@ func (v *Vault) put(ctx context.Context, key string, raw []byte, once bool) erro
 // get returns an object, which may have up to most bytes.
 func (v *Vault) get(ctx context.Context, key string, most int64) (raw []byte, err error) {
 	err = try(ctx, "read", key, func() error {
-		ctx, cancel := timed(ctx, most)
+		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
+		timer := time.AfterFunc(requestTime, cancel)
+		defer timer.Stop()
 		body, info, _, err := v.core.GetObject(ctx, v.bucket, key, minio.GetObjectOptions{})
 		if err != nil {
 			return answerOf(err)
@@ -139,6 +142,7 @@ func (v *Vault) get(ctx context.Context, key string, most int64) (raw []byte, er
 			raw = nil
 			return nil
 		}
+		timer.Reset(timeFor(info.Size))
 		raw = make([]byte, info.Size)
 		_, err = io.ReadFull(body, raw)
 		return err
@@ -232,7 +236,7 @@ func (v *Vault) remove(ctx context.Context, keys []string) error {
 		some := keys[:min(removeMost, len(keys))]
 		keys = keys[len(some):]
 		err := try(ctx, "remove", some[0], func() error {
-			ctx, cancel := timed(ctx, 0)
+			ctx, cancel := context.WithTimeout(ctx, removeTime)
 			defer cancel()
 			results, err := v.core.RemoveObjectsWithIter(ctx, v.bucket, func(yield func(minio.ObjectInfo) bool) {
 				for _, key := range some {

@@ -17,11 +17,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dozehq/doze/internal/sparse"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/dozehq/doze/internal/sparse"
 )
 
-// File is one file of a tree that is saved. Nobody may change it until then.
+// File is one file of a tree that is saved. Nobody may change it until then: Save looks at
+// its size and its time before it reads it and after that, and no closer.
 type File struct {
 	Name string      // relative, with slashes
 	Mode fs.FileMode // permissions
@@ -275,11 +277,11 @@ func (s *save) send(ctx context.Context) error {
 
 // part sends a part of a file, unless it is zero or the bucket has it.
 func (s *save) part(ctx context.Context, f *source, number uint32) error {
-	work, err := s.v.slot(ctx)
+	work, err := s.v.sending.take(ctx)
 	if err != nil {
 		return err
 	}
-	defer s.v.free(work)
+	defer s.v.sending.free(work)
 	plain, err := f.read(work.plain, number)
 	if err != nil || bytes.Equal(plain, zeros[:len(plain)]) {
 		return err
@@ -329,7 +331,7 @@ func (s *save) manifest() *manifest {
 	slices.SortFunc(m.chunks, byName)
 	index := make(map[name]uint32, len(m.chunks))
 	for i, c := range m.chunks {
-		index[c.name] = uint32(i) //nolint:gosec // G115: check bounds it
+		index[c.name] = uint32(i)
 	}
 	for _, f := range s.sources {
 		slices.SortFunc(f.refs, func(a, b placed) int { return cmp.Compare(a.number, b.number) })
@@ -411,11 +413,11 @@ func (s *save) again(ctx context.Context, lost []chunk) error {
 		group.SetLimit(s.v.parallel)
 		for _, n := range names {
 			group.Go(func() error {
-				work, err := s.v.slot(ctx)
+				work, err := s.v.sending.take(ctx)
 				if err != nil {
 					return err
 				}
-				defer s.v.free(work)
+				defer s.v.sending.free(work)
 				plain, err := f.read(work.plain, s.first[n].number)
 				if err != nil {
 					return err
@@ -446,7 +448,11 @@ func (s *save) publish(ctx context.Context, m *manifest) error {
 	err = s.v.put(ctx, s.v.key(s.id, kindManifest, s.g.String()), sealed, true)
 	if errors.Is(err, errExists) {
 		var there *manifest
-		if there, err = s.v.manifest(ctx, s.sealer, s.g); err == nil && !there.same(m) {
+		there, err = s.v.manifest(ctx, s.sealer, s.g)
+		switch {
+		case errors.Is(err, errAbsent):
+			err = fmt.Errorf("%w: %s of %s was saved, and a sweep removed it", ErrSuperseded, s.g, s.id)
+		case err == nil && !there.same(m):
 			err = fmt.Errorf("%w: %s of %s was saved with other files: take a higher number", ErrTaken, s.g, s.id)
 		}
 	}

@@ -44,17 +44,6 @@ type place struct {
 // servers are those that tests run against.
 var servers = map[string]func(testing.TB) *place{"memory": memory, "versitygw": gateway}
 
-// each runs a test against every server.
-func each(t *testing.T, test func(*testing.T, *place)) {
-	t.Helper()
-	for name, serve := range servers {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, serve(t))
-		})
-	}
-}
-
 // memory is a server in this process.
 func memory(tb testing.TB) *place {
 	tb.Helper()
@@ -88,7 +77,7 @@ func gateway(tb testing.TB) *place {
 	if err := l.Close(); err != nil {
 		tb.Fatal(err)
 	}
-	ctx, end := context.WithCancel(context.Background()) //nolint:usetesting // it ends in the cleanup
+	ctx, end := context.WithCancel(context.WithoutCancel(tb.Context())) // it ends in the cleanup
 	cmd := exec.CommandContext(ctx, program, "--quiet", "--port", p.direct, "--access", access, "--secret", bucket.Secret, "posix", dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var out bytes.Buffer

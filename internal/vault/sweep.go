@@ -20,10 +20,11 @@ type Swept struct {
 	Bytes       int64 // of those chunks
 }
 
-// Sweep removes generations that are older than the newest ones that count, as many as
-// generations says, and the chunks that none of the others has. Both must be older than
-// the grace period, by the clock of the bucket. A load has that long, and a save that was
-// interrupted, to use what it sent. What a save relies on is safe without it.
+// Sweep removes all generations but the newest, and the chunks that no other one has. At
+// least as many that count stay as generations says. What it removes is older than the grace
+// period, by the clock of the bucket. That long, a load may use a generation that is no longer
+// the newest, and a save that was interrupted finds what it sent. What a save relies on is
+// safe without it. Of a sandbox that was dropped, nothing is left after the grace period.
 func (v *Vault) Sweep(ctx context.Context, id string, key Key, generations int, grace time.Duration) (Swept, error) {
 	if err := checkID(id); err != nil {
 		return Swept{}, err
@@ -139,8 +140,8 @@ type dated struct {
 }
 
 // choose decides which manifests are obsolete: those that do not count, and those that are
-// older than enough others. One whose successor is young stays, since somebody may be
-// loading it.
+// older than enough others. While its successor is young, a manifest stays, since a
+// load may be reading it.
 func (s *sweep) choose(ctx context.Context, generations int) error {
 	var all []dated
 	err := s.v.list(ctx, s.id, kindManifest, "", func(o object) error {

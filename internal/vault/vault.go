@@ -48,8 +48,8 @@ var (
 	ErrUnconditional = errors.New("no conditional writes")
 )
 
-// ParallelDefault is how many chunks are under way at a time. A chunk takes up to 4 MiB of
-// memory meanwhile.
+// ParallelDefault is how many chunks are sent at a time, and how many are read. A chunk takes
+// up to 4 MiB of memory meanwhile.
 const ParallelDefault = 8
 
 // EpochMost is the highest epoch of a lease. What is above it says that a sandbox was
@@ -65,8 +65,8 @@ type Options struct {
 	Prefix string
 	// Bandwidth bounds what all saves together send, in bytes per second. 0 is no bound.
 	Bandwidth int64
-	// Parallel is how many chunks all calls together have under way. 0 is
-	// ParallelDefault.
+	// Parallel is how many chunks all calls together send at a time, and how many they
+	// read. 0 is ParallelDefault.
 	Parallel int
 }
 
@@ -77,11 +77,12 @@ type Vault struct {
 	prefix string
 
 	parallel int
-	slots    chan struct{} // one for each chunk that is under way
-	sends    *rate.Limiter // nil: no bound
-	cache    cache
-	pack     *zstd.Encoder
-	unpack   *zstd.Decoder
+	// One for each chunk that is under way. A load does not wait for saves.
+	sending, loading slots
+	sends            *rate.Limiter // nil: no bound
+	cache            cache
+	pack             *zstd.Encoder
+	unpack           *zstd.Decoder
 }
 
 // New returns the vault in a bucket that a client reaches. It asks nobody.
@@ -95,7 +96,7 @@ func New(client *minio.Client, bucket string, o Options) (*Vault, error) {
 	case o.Prefix != "" && (!strings.HasSuffix(o.Prefix, "/") || strings.HasPrefix(o.Prefix, "/")):
 		return nil, fmt.Errorf("the prefix %q of a vault must end with a slash and begin with none", o.Prefix)
 	}
-	v := &Vault{core: minio.Core{Client: client}, bucket: bucket, prefix: o.Prefix, parallel: o.Parallel, slots: make(chan struct{}, o.Parallel)}
+	v := &Vault{core: minio.Core{Client: client}, bucket: bucket, prefix: o.Prefix, parallel: o.Parallel, sending: make(slots, o.Parallel), loading: make(slots, o.Parallel)}
 	if o.Bandwidth > 0 {
 		// A request waits for all its bytes before it is sent. The burst lets the
 		// largest chunk pass.

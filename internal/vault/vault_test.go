@@ -31,54 +31,84 @@ var machine = content{
 // TestSaveLoad saves a tree, brings it back, and sends no chunk a second time.
 func TestSaveLoad(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, p *place) {
-		v := p.open(t, false, vault.Options{Prefix: "fleet/"})
-		if err := v.Check(t.Context()); err != nil {
+	for server, serve := range servers {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t)
+			v := p.open(t, false, vault.Options{Prefix: "fleet/"})
+			if err := v.Check(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if ids, err := v.List(t.Context()); err != nil || len(ids) != 0 {
+				t.Errorf("an empty bucket has %v, %v", ids, err)
+			}
+			want, tree := machine.write(t)
+			first := save(t, v, "a", gen(1, 1), tree)
+			// Half of a part, which ends a file, is content of its own.
+			if first.Chunks != 7 || first.Sent != 7 || first.ChunkBytes != 7*mib || first.SentBytes > 4*mib {
+				t.Errorf("the first save: %+v", first)
+			}
+			got, g := load(t, v, "a")
+			if g != gen(1, 1) {
+				t.Errorf("loaded %v", g)
+			}
+			same(t, want, got)
+			if w, g := taken(t, want), taken(t, got); g > w {
+				t.Errorf("what was loaded takes %d bytes on disk, and what was saved %d", g, w)
+			}
+			if again := save(t, v, "a", gen(1, 2), tree); again.Sent != 0 {
+				t.Errorf("a second save sent %+v", again)
+			}
+			other := p.open(t, false, vault.Options{Prefix: "fleet/"}) // it has to ask
+			if again := save(t, other, "a", gen(2, 1), tree); again.Sent != 0 || again.Chunks != first.Chunks {
+				t.Errorf("a save of another node sent %+v", again)
+			}
+			changed := maps.Clone(machine)
+			changed["disk/disk.img"] = []byte{3, 3, 0, 7, 6}
+			want, tree = changed.write(t)
+			if again := save(t, other, "a", gen(2, 2), tree); again.Sent != 1 {
+				t.Errorf("a save with one new chunk sent %+v", again)
+			}
+			got, _ = load(t, v, "a")
+			same(t, want, got)
+			if head, err := v.Head(t.Context(), "a"); err != nil || head != gen(2, 2) {
+				t.Errorf("head is %v, %v", head, err)
+			}
+			save(t, v, "b", gen(1, 1), tree)
+			if ids, err := v.List(t.Context()); err != nil || !slices.Equal(ids, []string{"a", "b"}) {
+				t.Errorf("the bucket has %v, %v", ids, err)
+			}
+			for key := range p.objects(t, "fleet/a/p/") {
+				t.Errorf("a save left %s", key)
+			}
+		})
+	}
+}
+
+// TestSizes: files of any length come back, with whatever is zero in them.
+func TestSizes(t *testing.T) {
+	t.Parallel()
+	p := memory(t)
+	v := p.open(t, false, vault.Options{})
+	want := t.TempDir()
+	for i, size := range []int{0, 1, 4095, 4096, 4097, 12289, mib - 1, mib, mib + 1, 2*mib + 5000} {
+		raw := make([]byte, size)
+		for at := range raw {
+			if at/5000%2 == i%2 {
+				raw[at] = byte(at*7 + i)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(want, fmt.Sprint(size)), raw, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if ids, err := v.List(t.Context()); err != nil || len(ids) != 0 {
-			t.Errorf("an empty bucket has %v, %v", ids, err)
-		}
-		want, tree := machine.write(t)
-		first := save(t, v, "a", gen(1, 1), tree)
-		// Half of a part, which ends a file, is content of its own.
-		if first.Chunks != 7 || first.Sent != 7 || first.ChunkBytes != 7*mib || first.SentBytes > 4*mib {
-			t.Errorf("the first save: %+v", first)
-		}
-		got, g := load(t, v, "a")
-		if g != gen(1, 1) {
-			t.Errorf("loaded %v", g)
-		}
-		same(t, want, got)
-		if w, g := taken(t, want), taken(t, got); g > w {
-			t.Errorf("what was loaded takes %d bytes on disk, and what was saved %d", g, w)
-		}
-		if again := save(t, v, "a", gen(1, 2), tree); again.Sent != 0 {
-			t.Errorf("a second save sent %+v", again)
-		}
-		other := p.open(t, false, vault.Options{Prefix: "fleet/"}) // it has to ask
-		if again := save(t, other, "a", gen(2, 1), tree); again.Sent != 0 || again.Chunks != first.Chunks {
-			t.Errorf("a save of another node sent %+v", again)
-		}
-		changed := maps.Clone(machine)
-		changed["disk/disk.img"] = []byte{3, 3, 0, 7, 6}
-		want, tree = changed.write(t)
-		if again := save(t, other, "a", gen(2, 2), tree); again.Sent != 1 {
-			t.Errorf("a save with one new chunk sent %+v", again)
-		}
-		got, _ = load(t, v, "a")
-		same(t, want, got)
-		if head, err := v.Head(t.Context(), "a"); err != nil || head != gen(2, 2) {
-			t.Errorf("head is %v, %v", head, err)
-		}
-		save(t, v, "b", gen(1, 1), tree)
-		if ids, err := v.List(t.Context()); err != nil || !slices.Equal(ids, []string{"a", "b"}) {
-			t.Errorf("the bucket has %v, %v", ids, err)
-		}
-		for key := range p.objects(t, "fleet/a/p/") {
-			t.Errorf("a save left %s", key)
-		}
-	})
+	}
+	tree, err := vault.Tree(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	save(t, v, "a", gen(1, 1), tree)
+	got, _ := load(t, v, "a")
+	same(t, want, got)
 }
 
 // TestCopy reads files and chunks of a tree one by one.
@@ -188,7 +218,7 @@ func TestDamage(t *testing.T) {
 		t.Fatalf("%s has no %s", id, kind)
 		return ""
 	}
-	flip := func(key string, at int) {
+	alter := func(key string, at int) {
 		raw := p.read(t, key)
 		raw[(at+len(raw))%len(raw)] ^= 1
 		p.put(t, key, raw)
@@ -197,12 +227,15 @@ func TestDamage(t *testing.T) {
 		harm func(id string)
 		want error
 	}{
-		"a bit of a chunk":    {func(id string) { flip(one(id, "c"), 99) }, vault.ErrDamaged},
-		"a missing chunk":     {func(id string) { p.remove(t, one(id, "c")) }, vault.ErrDamaged},
-		"an empty chunk":      {func(id string) { p.put(t, one(id, "c"), nil) }, vault.ErrDamaged},
-		"a huge chunk":        {func(id string) { p.put(t, one(id, "c"), make([]byte, 2*mib)) }, vault.ErrDamaged},
-		"a foreign chunk":     {func(id string) { save(t, v, "x"+id, gen(1, 1), tree); p.put(t, one(id, "c"), p.read(t, one("x"+id, "c"))) }, vault.ErrDamaged},
-		"a bit of a manifest": {func(id string) { flip(one(id, "m"), -1) }, vault.ErrDamaged},
+		"a bit of a chunk": {func(id string) { alter(one(id, "c"), 99) }, vault.ErrDamaged},
+		"a missing chunk":  {func(id string) { p.remove(t, one(id, "c")) }, vault.ErrDamaged},
+		"an empty chunk":   {func(id string) { p.put(t, one(id, "c"), nil) }, vault.ErrDamaged},
+		"a huge chunk":     {func(id string) { p.put(t, one(id, "c"), make([]byte, 2*mib)) }, vault.ErrDamaged},
+		"a foreign chunk": {func(id string) {
+			save(t, v, "x"+id, gen(1, 1), tree)
+			p.put(t, one(id, "c"), p.read(t, one("x"+id, "c")))
+		}, vault.ErrDamaged},
+		"a bit of a manifest": {func(id string) { alter(one(id, "m"), -1) }, vault.ErrDamaged},
 		"half of a manifest":  {func(id string) { k := one(id, "m"); p.put(t, k, p.read(t, k)[:5]) }, vault.ErrDamaged},
 		"a foreign manifest": {func(id string) {
 			save(t, v, "x"+id, gen(1, 1), tree)
@@ -243,6 +276,9 @@ func TestDamage(t *testing.T) {
 	save(t, v, "a", gen(1, 1), tree)
 	if _, err := v.Open(t.Context(), "a", keyOf(t, "b")); !errors.Is(err, vault.ErrKey) {
 		t.Errorf("with another key: %v", err)
+	}
+	if _, err := v.Save(t.Context(), "a", vault.Key{}, gen(1, 2), tree); !errors.Is(err, vault.ErrKey) {
+		t.Errorf("without a key: %v", err)
 	}
 	// A save repairs what it notices: a chunk that is missing is sent again.
 	p.remove(t, one("a", "c"))
