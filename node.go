@@ -36,3 +36,19 @@ type NodeToken struct {
 	Token     WriteOnly[string] `json:"-"`
 	ExpiresAt Time              `json:"expiresAt"`
 }
+
+// MoveRequest says where a sandbox is to go.
+type MoveRequest struct {
+	Node string `json:"node,omitempty"` // its id; empty is any other
+}
+
+// Moved is where a sandbox went.
+type Moved struct {
+	Node string `json:"node"` // its id
+}
+
+// Drained is what became of the sandboxes of a node.
+type Drained struct {
+	Moved  int `json:"moved"`
+	Stayed int `json:"stayed"` // they could not move: the log of the platform says why
+}

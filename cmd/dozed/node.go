@@ -46,8 +46,8 @@ func serveNode(ctx context.Context, args []string) (err error) {
 	if err := instance.Announce(s.Data, instance.Instance{Address: s.LocalURL(s.Listen), Run: s.Run, Cgroup: s.Cgroup}); err != nil {
 		return err
 	}
-	control := host.NewRemote(s.Control, r.identity.Transport(mtls.Control), s.Host())
-	if err := control.Keep(ctx, id); err != nil {
+	control := host.NewRemote(s.Control, r.identity.Transport(mtls.Control), id, s.Host())
+	if err := control.Keep(ctx); err != nil {
 		return err
 	}
 	h, err := openNode(ctx, s, r.meters, control.Upstream())

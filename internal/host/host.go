@@ -19,6 +19,7 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/builder"
 	"github.com/dozehq/doze/internal/daemon"
+	"github.com/dozehq/doze/internal/depot"
 	"github.com/dozehq/doze/internal/disk"
 	"github.com/dozehq/doze/internal/drive"
 	"github.com/dozehq/doze/internal/egress"
@@ -92,7 +93,12 @@ type Options struct {
 	DNS                       string        // host:port of the server behind Resolver; empty: those of this host
 
 	Drives drive.Options // an empty URL: there are no drives
-	Builds Builds
+	// Remote is the bucket of copies for other nodes, for sandboxes that have slept for
+	// RemoteAfter. RemoteBandwidth bounds what this host sends to it, in bytes in a second; 0: nothing does.
+	Remote          drive.Options // an empty URL: there are no copies
+	RemoteAfter     time.Duration
+	RemoteBandwidth int64
+	Builds          Builds
 
 	Upstream
 
@@ -110,6 +116,10 @@ type Upstream struct {
 	Quotas Quotas                                  // meters egress
 	// Gate is passed by every operation of machines; nil: they need no leave.
 	Gate *fence.Gate
+	// ID is that of the node, and Rights are what control grants it for copies. Without
+	// them there are no copies.
+	ID     string
+	Rights depot.Rights
 }
 
 // Quotas count what workspaces send and receive, and say which may send no more.
@@ -141,6 +151,7 @@ type Host struct {
 	logs      *logbook.Book // nil if no output is stored
 	node      *node.Node
 	builder   *builder.Room
+	depot     *depot.Depot  // nil without copies
 	rooting   chan struct{} // holds a token while the root file system of builders is looked for, or made
 	root      builderRoot   // guarded by rooting
 	unnamed   chan struct{} // rings when the record of an image is gone
@@ -174,7 +185,7 @@ func Open(ctx context.Context, o Options) (_ *Host, err error) {
 }
 
 // Node is the node, for control and the edge.
-func (h *Host) Node() Node { return Node{h.node, h.builder} }
+func (h *Host) Node() Node { return Node{h.node, h.builder, h.depot} }
 
 // Info is what the node says of itself, without its identity and address.
 func (h *Host) Info() fleet.NodeInfo {
@@ -212,6 +223,9 @@ func (h *Host) Services() []daemon.Service {
 		{Name: "egress", Run: h.egress.Run},
 		{Name: "refusals", Run: h.watchRefusals},
 		{Name: "catalogue", Run: h.buildWanted},
+	}
+	if h.depot != nil {
+		services = append(services, daemon.Service{Name: "copies", Run: h.depot.Run})
 	}
 	if h.logs != nil {
 		services = slices.Insert(services, 0, daemon.Service{Name: "logs", Run: h.logs.Run})
@@ -301,6 +315,9 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 	}
 	if err := h.openBuilder(ctx); err != nil {
 		return err
+	}
+	if err := h.openDepot(); err != nil {
+		return fmt.Errorf("open the bucket of copies: %w", err)
 	}
 	if err := h.retireAgents(agent); err != nil {
 		slog.Warn("agents of earlier builds could not be removed", "err", err)

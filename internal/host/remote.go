@@ -41,13 +41,16 @@ type Remote struct {
 	file    lease.File
 	gate    *fence.Gate
 	options Options
-	leased  bool  // the marker is there; used by tell alone
-	host    *Host // after Services
+	id      string // of the node
+	leased  bool   // the marker is there; used by tell alone
+	host    *Host  // after Services
 }
 
-// NewRemote returns control at a base URL. o are the options of the host that it is for.
-func NewRemote(base string, transport http.RoundTripper, o Options) *Remote {
+// NewRemote returns control at a base URL, for the host with the node id. o are the
+// options of that host.
+func NewRemote(base string, transport http.RoundTripper, id string, o Options) *Remote {
 	r := &Remote{
+		id:      id,
 		control: fleet.NewControlClient(base, transport), quotas: NewRemoteQuotas(),
 		file: lease.FileOf(o.Run), gate: fence.NewGate(), options: o,
 	}
@@ -69,7 +72,7 @@ func NewRemote(base string, transport http.RoundTripper, o Options) *Remote {
 // Keep takes up the lease that a process before may have had. What ran under it goes on, as
 // if that process had not ended. If the lease is over, Keep waits for another one, and ends
 // what other nodes have since. Machines can be adopted after it.
-func (r *Remote) Keep(ctx context.Context, id string) error {
+func (r *Remote) Keep(ctx context.Context) error {
 	if _, err := os.Lstat(r.marker()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -85,7 +88,7 @@ func (r *Remote) Keep(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	l, asked, err := r.reclaim(ctx, id, slices.Sorted(maps.Keys(all)))
+	l, asked, err := r.reclaim(ctx, slices.Sorted(maps.Keys(all)))
 	if err != nil {
 		return err
 	}
@@ -104,11 +107,11 @@ func (r *Remote) Keep(ctx context.Context, id string) error {
 }
 
 // reclaim asks control for a lease until it grants one.
-func (r *Remote) reclaim(ctx context.Context, id string, machines []string) (l fleet.Lease, asked time.Time, err error) {
+func (r *Remote) reclaim(ctx context.Context, machines []string) (l fleet.Lease, asked time.Time, err error) {
 	for tick := time.NewTicker(time.Second); ; {
 		asked = time.Now()
 		bounded, cancel := context.WithTimeout(ctx, reclaimTimeout)
-		l, err = r.control.Reclaim(bounded, id, machines)
+		l, err = r.control.Reclaim(bounded, r.id, machines)
 		cancel()
 		if err == nil {
 			tick.Stop()
@@ -192,7 +195,7 @@ func (r *Remote) lost(ctx context.Context, machines []string) error {
 
 // Upstream is what a host tells and asks control.
 func (r *Remote) Upstream() Upstream {
-	return Upstream{Report: r.session.Report, Named: r.control.ImageRefs, Quotas: r.quotas, Gate: r.gate}
+	return Upstream{Report: r.session.Report, Named: r.control.ImageRefs, Quotas: r.quotas, Gate: r.gate, ID: r.id, Rights: r.control}
 }
 
 // Services keep the node of a host known to control. n is what it says of itself.

@@ -257,36 +257,15 @@ func (n *Node) openAway() error {
 		return err
 	}
 	for _, e := range entries {
+		if !idPattern.MatchString(e.Name()) { // a copy that was coming
+			if err := os.RemoveAll(filepath.Join(n.Away, e.Name())); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := n.away.drop(e.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	return nil
-}
-
-// UsesFile reports whether a sandbox or a snapshot needs a root file system or an agent.
-func (n *Node) UsesFile(path string) bool {
-	for _, b := range n.all() {
-		if c := b.needs(); c.Root == path || c.Agent == path {
-			return true
-		}
-	}
-	used := false
-	for _, k := range []*snapshots{&n.snapshots, &n.away} {
-		err := k.each(func(_ string, s savedSnapshot, err error) error {
-			used = used || err != nil || s.Image.Path == path || s.Agent == path
-			return nil
-		})
-		used = used || err != nil
-	}
-	return used
-}
-
-// needs are the files of a box.
-func (b *Box) needs() machine.Config {
-	if b.turn.take(b.life) != nil {
-		return machine.Config{} // it is being deleted
-	}
-	defer b.unlock()
-	return b.made.config
 }

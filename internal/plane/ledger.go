@@ -16,14 +16,14 @@ var _ crew.Ledger = Ledger{}
 func (l Ledger) Places(ctx context.Context) (all []crew.Place, err error) {
 	records, err := l.Store.Places(ctx)
 	for _, p := range records {
-		all = append(all, crew.Place{Kind: crew.Kind(p.Kind), ID: p.ID, Node: p.Node})
+		all = append(all, crew.Place{Kind: crew.Kind(p.Kind), ID: p.ID, Node: p.Node, Epoch: p.Epoch})
 	}
 	return all, err
 }
 
 // Put implements [crew.Ledger].
 func (l Ledger) Put(ctx context.Context, p crew.Place) error {
-	return l.Store.PutPlace(ctx, store.Place{Kind: string(p.Kind), ID: p.ID, Node: p.Node})
+	return l.Store.PutPlace(ctx, store.Place{Kind: string(p.Kind), ID: p.ID, Node: p.Node, Epoch: p.Epoch})
 }
 
 // Remove implements [crew.Ledger].

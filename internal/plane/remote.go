@@ -18,7 +18,9 @@ import (
 	"github.com/dozehq/doze/internal/fleet/desk"
 	"github.com/dozehq/doze/internal/fleet/mtls"
 	"github.com/dozehq/doze/internal/history"
+	"github.com/dozehq/doze/internal/instance"
 	"github.com/dozehq/doze/internal/roster"
+	"github.com/dozehq/doze/internal/seal"
 )
 
 // Remote is a control role whose nodes and edges are processes of their own.
@@ -41,6 +43,10 @@ func (p *Plane) BeginRemote(ctx context.Context, nodes http.RoundTripper, a edge
 	if err != nil {
 		return nil, "", err
 	}
+	master, err := seal.Key(instance.SealFile(p.settings.Data))
+	if err != nil {
+		return nil, "", err
+	}
 	atlas := fleet.NewAtlas()
 	if r.crew, err = crew.Open(ctx, Ledger{p.Store}, home, atlas); err != nil {
 		return nil, "", err
@@ -58,7 +64,9 @@ func (p *Plane) BeginRemote(ctx context.Context, nodes http.RoundTripper, a edge
 	r.roster = roster.New(roster.Config{
 		Store: p.Store, Crew: r.crew, Control: control.Link{Server: p.Control}, Quotas: p.quotas, Dial: r.dial, Met: r.met,
 		TTL: p.settings.Lease.Duration, Grace: p.settings.LeaseGrace.Duration,
+		Bucket: p.settings.Remote != "", Master: master,
 	})
+	p.Nodes.Roster = r.roster
 	atlas.Tell(r.feed.Topic(fleet.TopicPlaces))
 	p.Directory.Tell(r.feed.Topic(fleet.TopicUpstreams))
 	p.Previews.Tell(r.feed.Topic(fleet.TopicPreviews), r.feed.Topic(fleet.TopicDomains))

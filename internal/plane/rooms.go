@@ -25,6 +25,7 @@ import (
 	"github.com/dozehq/doze/internal/quota"
 	"github.com/dozehq/doze/internal/reference"
 	"github.com/dozehq/doze/internal/registry"
+	"github.com/dozehq/doze/internal/roster"
 	"github.com/dozehq/doze/internal/schedule"
 	"github.com/dozehq/doze/internal/store"
 	"github.com/dozehq/doze/internal/tenancy"
@@ -74,6 +75,7 @@ type Rooms struct {
 	Checkup  *checkup.Server
 	Feed     *feed.Server
 	Registry *registry.Server
+	Nodes    *roster.Server
 	API      *api.Server
 	audit    *audit.Journal
 }
@@ -109,6 +111,7 @@ func NewRooms(p Parts) *Rooms {
 	r.Feed = feed.New(feed.Config{Credentials: p.Credentials, Survey: func(ctx context.Context, workspace string, each func([]doze.FeedSandbox) error) error {
 		return control.Survey(ctx, r.Control, workspace, each)
 	}})
+	r.Nodes = &roster.Server{Operator: p.Operator} // whoever has many nodes puts them in
 	r.Registry = registry.New(registry.Config{Images: r.Images, Credentials: p.Credentials, Quotas: p.Quotas})
 	r.API = r.compose(api.Config{
 		Credentials: p.Credentials, Quotas: p.Quotas, Audit: p.Audit, Counted: store.Counted, Settle: r.Control.Settle,
@@ -143,7 +146,7 @@ func Describe() *api.Server { return (&Rooms{}).compose(api.Config{}) }
 func (r *Rooms) compose(c api.Config) *api.Server {
 	return api.New(
 		c, r.Control.Section(), r.Preview.Section(), r.Schedule.Section(), r.Images.Section(), r.Builds.Section(), r.Network.Section(),
-		r.Tenancy.Section(), r.History.Section(), r.Checkup.Section(), r.Feed.Section(), logins(r.Logins),
+		r.Tenancy.Section(), r.History.Section(), r.Checkup.Section(), r.Nodes.Section(), r.Feed.Section(), logins(r.Logins),
 	)
 }
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/bell"
+	"github.com/dozehq/doze/internal/control"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/fleet/crew"
 	"github.com/dozehq/doze/internal/lease"
@@ -40,6 +42,10 @@ type Control interface {
 	Accept(ctx context.Context, reports []fleet.Report) error
 	// Inform says what the nodes can do, together.
 	Inform(info fleet.NodeInfo)
+	// Lodgers, LodgerNamed and InTurn are as [control.Link] says.
+	Lodgers(ctx context.Context, at func(machine string) bool) ([]control.Lodger, error)
+	LodgerNamed(ctx context.Context, workspace, name string) (control.Lodger, error)
+	InTurn(ctx context.Context, of control.Lodger, do func(ctx context.Context, o fleet.Order, used time.Time) error) error
 }
 
 // Config is what a [Roster] works with.
@@ -58,6 +64,8 @@ type Config struct {
 	Grace time.Duration
 	// Bucket says that what nodes have is in a bucket too, so that others can have it.
 	Bucket bool
+	// Master is the key of which those of machines in the bucket are made.
+	Master []byte
 	// Began is when control began; zero is now.
 	Began time.Time
 }
@@ -73,6 +81,10 @@ type Roster struct {
 	mu    sync.Mutex
 	nodes map[string]*member // guarded by mu; by id
 	bytes map[string]*sent   // guarded by mu; by workspace
+	gones map[string]bool    // guarded by mu; nodes that are lost, whose sandboxes are not all elsewhere
+	lost  bell.Bell          // rings when a node is lost
+	// pending are machines that have a place, and have not begun there; guarded by mu.
+	pending map[string]bool
 }
 
 var _ fleet.Control = (*Roster)(nil)
@@ -83,6 +95,7 @@ type member struct {
 	epoch uint64
 	state doze.NodeState
 	load  fleet.Load
+	heard time.Time         // when it renewed last
 	bytes map[string]uint64 // that its present process told last, by workspace
 }
 
@@ -97,7 +110,7 @@ func New(c Config) *Roster {
 	}
 	return &Roster{
 		Config: c, book: lease.NewBook(c.TTL, c.Grace, c.Began), adopted: make(chan struct{}),
-		nodes: map[string]*member{}, bytes: map[string]*sent{},
+		nodes: map[string]*member{}, bytes: map[string]*sent{}, gones: map[string]bool{}, pending: map[string]bool{}, lost: bell.New(),
 	}
 }
 
@@ -122,7 +135,7 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (fleet.Lease, error
 		return fleet.Lease{}, err
 	}
 	r.mu.Lock()
-	r.nodes[n.ID] = &member{info: n, epoch: record.Epoch, state: record.State, bytes: map[string]uint64{}}
+	r.nodes[n.ID] = &member{info: n, epoch: record.Epoch, state: record.State, bytes: map[string]uint64{}, heard: time.Now()}
 	r.mu.Unlock()
 	if err := r.adopt(ctx, false); err != nil {
 		return fleet.Lease{}, err
@@ -222,8 +235,41 @@ func (r *Roster) adopt(ctx context.Context, late bool) error {
 		return err
 	}
 	close(r.adopted)
+	return r.scan(ctx)
+}
+
+// scan looks for sandboxes that an earlier process of control gave a place, and that have
+// not begun there: their nodes say so.
+func (r *Roster) scan(ctx context.Context) error {
+	if !r.Bucket {
+		return nil
+	}
+	all, err := r.Control.Lodgers(ctx, func(machine string) bool { return r.Crew.Epoch(crew.Machine, machine) > firstEpoch })
+	if err != nil {
+		return err
+	}
+	by := map[string][]string{}
+	for _, l := range all {
+		at := r.Crew.Of(crew.Machine, l.Machine)
+		by[at] = append(by[at], l.Machine)
+	}
+	for _, m := range r.Crew.Members() {
+		there, err := m.Node.Statuses(ctx, by[m.Info.ID])
+		if err != nil {
+			continue // it is lost, or joins again
+		}
+		for _, machine := range by[m.Info.ID] {
+			if _, ok := there[machine]; !ok {
+				r.pend(machine, true)
+			}
+		}
+	}
+	r.lost.Ring()
 	return nil
 }
+
+// firstEpoch is that of a sandbox which never moved.
+const firstEpoch = 2
 
 // grant grants a lease to a node. A platform needs none where nobody else could have what
 // a node has.
@@ -248,7 +294,7 @@ func (r *Roster) Renew(_ context.Context, n fleet.Renewal) (fleet.Lease, error) 
 	}
 	r.Crew.Beat(n.Node, n.Load)
 	r.mu.Lock()
-	m.load = n.Load
+	m.load, m.heard = n.Load, time.Now()
 	r.mu.Unlock()
 	return r.grant(n.Node, n.Epoch), nil
 }
@@ -329,6 +375,12 @@ const tickEvery = 250 * time.Millisecond
 
 // Run ends leases that are over, until ctx ends.
 func (r *Roster) Run(ctx context.Context) error {
+	if err := r.expect(ctx); err != nil {
+		return err
+	}
+	var rescues sync.WaitGroup
+	defer rescues.Wait()
+	rescues.Go(func() { r.rescue(ctx) })
 	late := time.NewTimer(joinWait)
 	defer late.Stop()
 	tick := time.NewTicker(tickEvery)
@@ -370,7 +422,51 @@ func (r *Roster) lose(ctx context.Context, l lease.Lapse) error {
 	if m := r.nodes[l.Node]; m != nil && m.epoch == l.Epoch {
 		delete(r.nodes, l.Node)
 	}
+	r.gones[l.Node] = true
 	r.mu.Unlock()
 	r.Crew.Remove(l.Node)
+	r.lost.Ring()
+	return nil
+}
+
+// expect takes up what an earlier process of control knew: nodes may have leases of it, and
+// sandboxes of lost nodes may have no other yet.
+func (r *Roster) expect(ctx context.Context) error {
+	all, err := r.Store.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range all {
+		switch {
+		case n.State == doze.NodeLost:
+			r.mu.Lock()
+			r.gones[n.ID] = true
+			r.mu.Unlock()
+		case r.Bucket && len(all) > 1:
+			r.book.Expect(n.ID, n.Epoch)
+		}
+	}
+	r.lost.Ring()
+	return nil
+}
+
+// SetState changes what an operator wants of a node.
+func (r *Roster) SetState(ctx context.Context, id string, to doze.NodeState) error {
+	n, err := r.Store.Node(ctx, id)
+	if err != nil {
+		return err
+	}
+	if n.State == doze.NodeLost {
+		return doze.Errorf(doze.Conflict, "the node %s is lost: it is ready again when it joins", id)
+	}
+	if err := r.Store.SetNodeState(ctx, id, to); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	if m := r.nodes[id]; m != nil {
+		m.state = to
+	}
+	r.mu.Unlock()
+	r.Crew.Update(id, func(m *crew.Member) { m.Open = to == doze.NodeReady })
 	return nil
 }

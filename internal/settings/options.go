@@ -30,7 +30,7 @@ func (s Settings) Host() host.Options {
 		PauseAfter: s.PauseAfter.Duration, SaveAfter: s.SaveAfter.Duration, SwapAfter: s.SwapAfter.Duration, DiskAfter: s.DiskAfter.Duration,
 		GuestReferences: s.GuestReferences, Unmasked: !s.MaskResponses,
 		Through: s.Proxy(), Egress: s.Egress, Opened: opened, EgressLink: s.EgressLink, Resolver: s.DNS(), DNS: s.Resolver,
-		Drives: s.Bucket(), Builds: s.Building(),
+		Drives: s.Bucket(), Builds: s.Building(), Remote: s.RemoteBucket(), RemoteAfter: s.RemoteAfter.Duration, RemoteBandwidth: int64(s.RemoteBandwidth) << 20,
 	}
 }
 
@@ -43,6 +43,11 @@ func (s Settings) Building() host.Builds {
 // Bucket is what the settings say of the bucket of drives.
 func (s Settings) Bucket() drive.Options {
 	return drive.Options{URL: s.Drives, Credentials: s.DrivesKeys, Region: s.DrivesRegion}
+}
+
+// RemoteBucket is what the settings say of the bucket of checkpoints.
+func (s Settings) RemoteBucket() drive.Options {
+	return drive.Options{URL: s.Remote, Credentials: s.RemoteKeys, Region: s.RemoteRegion}
 }
 
 // Library is what the settings say of images.

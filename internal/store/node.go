@@ -66,7 +66,7 @@ func (s *Store) LoseNode(ctx context.Context, id string, epoch uint64) error {
 // RemoveNode forgets a node that has nothing, or is NotFound. One that has something is a
 // Conflict.
 func (s *Store) RemoveNode(ctx context.Context, id string) error {
-	held, err := collect(ctx, s.write, scanPlace, `SELECT kind, id, node FROM places WHERE node = $1 LIMIT 1`, id)
+	held, err := collect(ctx, s.write, scanPlace, `SELECT kind, id, node, epoch FROM places WHERE node = $1 LIMIT 1`, id)
 	if err != nil {
 		return wrap(err, "look what a node has")
 	}

@@ -3,18 +3,21 @@ package store
 import "context"
 
 // Place says which node has a thing: a machine, a snapshot, a volume, a builder or an image.
-type Place struct{ Kind, ID, Node string }
+type Place struct {
+	Kind, ID, Node string
+	Epoch          uint64 // grows with each node that gets it
+}
 
 // Places returns all places that are recorded.
 func (s *Store) Places(ctx context.Context) ([]Place, error) {
-	all, err := collect(ctx, s.read, scanPlace, `SELECT kind, id, node FROM places ORDER BY kind, id`)
+	all, err := collect(ctx, s.read, scanPlace, `SELECT kind, id, node, epoch FROM places ORDER BY kind, id`)
 	return all, wrap(err, "list places")
 }
 
 // PutPlace records a place, or another node for a thing that has one.
 func (s *Store) PutPlace(ctx context.Context, p Place) error {
-	_, err := s.write.ExecContext(ctx, `INSERT INTO places (kind, id, node) VALUES ($1, $2, $3)
-		ON CONFLICT (kind, id) DO UPDATE SET node = excluded.node`, p.Kind, p.ID, p.Node)
+	_, err := s.write.ExecContext(ctx, `INSERT INTO places (kind, id, node, epoch) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (kind, id) DO UPDATE SET node = excluded.node, epoch = excluded.epoch`, p.Kind, p.ID, p.Node, int64(p.Epoch)) //nolint:gosec // G115: it counts nodes
 	return wrap(err, "write a place")
 }
 
@@ -24,4 +27,9 @@ func (s *Store) RemovePlace(ctx context.Context, kind, id string) error {
 	return wrap(err, "remove a place")
 }
 
-func scanPlace(r row) (p Place, err error) { return p, r.Scan(&p.Kind, &p.ID, &p.Node) }
+func scanPlace(r row) (p Place, err error) {
+	var epoch int64
+	err = r.Scan(&p.Kind, &p.ID, &p.Node, &epoch)
+	p.Epoch = uint64(epoch) //nolint:gosec // G115: it counts from 1
+	return p, err
+}

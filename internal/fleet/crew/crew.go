@@ -35,6 +35,8 @@ type Place struct {
 	Kind Kind
 	ID   string
 	Node string
+	// Epoch grows with each node that gets the thing.
+	Epoch uint64
 }
 
 // A Ledger records places. What a method returned without an error outlasts a crash.
@@ -76,7 +78,7 @@ type Crew struct {
 	mu       sync.Mutex
 	home     string                 // guarded by mu; the node of all things without a place
 	members  map[string]*Member     // guarded by mu; by the id of the node
-	places   map[thing]string       // guarded by mu; the id of the node
+	places   map[thing]Place        // guarded by mu
 	promised map[string]*promise    // guarded by mu; by machine
 	limits   map[string]doze.Limits // guarded by mu; by workspace, the empty one has the defaults
 }
@@ -90,10 +92,10 @@ func Open(ctx context.Context, l Ledger, home string, atlas *fleet.Atlas) (*Crew
 	if err != nil {
 		return nil, err
 	}
-	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]string{}, promised: map[string]*promise{}, limits: map[string]doze.Limits{}}
+	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, promised: map[string]*promise{}, limits: map[string]doze.Limits{}}
 	c.SetHome(home)
 	for _, p := range all {
-		c.places[thing{p.Kind, p.ID}] = p.Node
+		c.places[thing{p.Kind, p.ID}] = p
 		if p.Kind == Machine {
 			atlas.Put(p.ID, p.Node)
 		}
@@ -148,9 +150,9 @@ func (c *Crew) Members() []Member {
 func (c *Crew) On(node string) (all []Place) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for t, at := range c.places {
-		if at == node {
-			all = append(all, Place{t.kind, t.id, at})
+	for _, p := range c.places {
+		if p.Node == node {
+			all = append(all, p)
 		}
 	}
 	return all
@@ -165,7 +167,7 @@ func (c *Crew) Of(k Kind, id string) string {
 }
 
 // of is Of. Preconditions: c.mu is held.
-func (c *Crew) of(k Kind, id string) string { return cmp.Or(c.places[thing{k, id}], c.home) }
+func (c *Crew) of(k Kind, id string) string { return cmp.Or(c.places[thing{k, id}].Node, c.home) }
 
 // errAway is the end of a call about what is on a node that cannot be asked.
 func errAway(node string) error {
@@ -233,8 +235,8 @@ func (c *Crew) all(do func(id string, n fleet.Node) error) error {
 		nodes[id] = m.Node
 	}
 	away := map[string]bool{}
-	for _, at := range c.places {
-		away[at] = nodes[at] == nil
+	for _, p := range c.places {
+		away[p.Node] = nodes[p.Node] == nil
 	}
 	if c.home != "" {
 		away[c.home] = nodes[c.home] == nil
@@ -305,13 +307,19 @@ func (c *Crew) choose(w placement.Want) (id string, n fleet.Node, err error) {
 	return id, c.members[id].Node, nil
 }
 
+// Choose returns the id of a node for something that comes from elsewhere.
+func (c *Crew) Choose(w placement.Want) (string, error) {
+	id, _, err := c.choose(w)
+	return id, err
+}
+
 // place returns the node of a new thing, and records it first. One that has a place keeps
 // it: the call is a second one. Nodes in w.Not have refused it.
 func (c *Crew) place(ctx context.Context, k Kind, id string, w placement.Want) (fleet.Node, error) {
 	c.mu.Lock()
-	at, placed := c.places[thing{k, id}]
+	was, placed := c.places[thing{k, id}]
 	c.mu.Unlock()
-	if placed && !slices.Contains(w.Not, at) {
+	if placed && !slices.Contains(w.Not, was.Node) {
 		return c.node(k, id)
 	}
 	at, n, err := c.choose(w)
@@ -330,22 +338,30 @@ func (c *Crew) place(ctx context.Context, k Kind, id string, w placement.Want) (
 }
 
 // settle takes note of a place that is recorded.
-func (c *Crew) settle(k Kind, id, at string) {
+func (c *Crew) settle(p Place) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.places[thing{k, id}] = at
-	if k == Machine {
-		c.atlas.Put(id, at)
+	c.places[thing{p.Kind, p.ID}] = p
+	if p.Kind == Machine {
+		c.atlas.Put(p.ID, p.Node)
 	}
 }
 
-// Move records that another node has a thing. The node has it already.
+// Move records that a node has a thing from now on.
 func (c *Crew) Move(ctx context.Context, k Kind, id, to string) error {
-	if err := c.ledger.Put(ctx, Place{k, id, to}); err != nil {
+	p := Place{k, id, to, c.Epoch(k, id) + 1}
+	if err := c.ledger.Put(ctx, p); err != nil {
 		return err
 	}
-	c.settle(k, id, to)
+	c.settle(p)
 	return nil
+}
+
+// Epoch is that in which the present node of a thing has it.
+func (c *Crew) Epoch(k Kind, id string) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return max(1, c.places[thing{k, id}].Epoch)
 }
 
 // forget takes a thing that is gone out of the ledger. A record that stays is harmless:

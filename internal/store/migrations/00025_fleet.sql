@@ -10,6 +10,7 @@ CREATE TABLE places (
     kind TEXT NOT NULL, -- machine, snapshot, volume, builder, image
     id   TEXT NOT NULL,
     node TEXT NOT NULL,
+    epoch BIGINT NOT NULL, -- grows with each node that gets it
     PRIMARY KEY (kind, id)
 );
 CREATE INDEX places_node ON places (node);
