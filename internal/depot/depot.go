@@ -40,6 +40,7 @@ type Node interface {
 	Asleep() []node.Asleep
 	CopyOut(ctx context.Context, uid string) (dir string, needs node.Files, done func() error, err error)
 	CopyDeparting(ctx context.Context, uid string) (dir string, needs node.Files, done func() error, err error)
+	Return(ctx context.Context, uid string) error
 	Incoming(uid string) (dir string, err error)
 	Needs(uid string) (f node.Files, at time.Time, err error)
 	Revive(ctx context.Context, o fleet.Order, has node.Files, used time.Time) error
@@ -149,7 +150,11 @@ func (d *Depot) forget(all []node.Asleep) {
 
 // Depart implements [fleet.Mover].
 func (d *Depot) Depart(ctx context.Context, uid string) error {
-	return d.send(ctx, uid, d.node.CopyDeparting)
+	err := d.send(ctx, uid, d.node.CopyDeparting)
+	if err != nil {
+		err = errors.Join(err, d.node.Return(context.WithoutCancel(ctx), uid))
+	}
+	return err
 }
 
 // copier makes a copy of a sandbox on this host.

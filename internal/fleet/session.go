@@ -146,11 +146,8 @@ func (s *Session) tell(ctx context.Context, n NodeInfo) error {
 // wait for one that is not answered: it may have been lost.
 func (s *Session) renew(ctx context.Context, n NodeInfo) error {
 	for {
-		asked, every := time.Now(), renewIdle
-		if ttl := s.node.Lease.TTL(); ttl > 0 {
-			every = lease.Every(ttl)
-		}
-		bounded, cancel := context.WithTimeout(ctx, every)
+		asked := time.Now()
+		bounded, cancel := context.WithTimeout(ctx, s.renewals())
 		l, err := s.control.Renew(bounded, Renewal{Node: n.ID, Incarnation: n.Incarnation, Epoch: s.Epoch(), Load: s.node.Load(bounded)})
 		cancel()
 		switch {
@@ -161,10 +158,18 @@ func (s *Session) renew(ctx context.Context, n NodeInfo) error {
 		case ctx.Err() == nil:
 			slog.WarnContext(ctx, "the lease of this node is not renewed", "err", err)
 		}
-		if !pause(ctx, time.Until(asked.Add(every))) {
+		if !pause(ctx, time.Until(asked.Add(s.renewals()))) {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// renewals is how often the lease is renewed.
+func (s *Session) renewals() time.Duration {
+	if ttl := s.node.Lease.TTL(); ttl > 0 {
+		return lease.Every(ttl)
+	}
+	return renewIdle
 }
 
 // record brings reports to control until ctx ends.

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"time"
@@ -13,12 +14,15 @@ import (
 	"github.com/dozehq/doze/internal/vault"
 )
 
+// findTime is how long a start waits for the bucket.
+const findTime = 5 * time.Second
+
 // errNoBucket is for what needs copies of sandboxes.
 var errNoBucket = doze.Errorf(doze.Unsupported, "this platform has no bucket for checkpoints, so no sandbox can move: its operator names one with --remote and --remote-credentials")
 
 // openDepot opens the bucket of copies, and removes files that came with copies and that
 // nobody needs any more.
-func (h *Host) openDepot() error {
+func (h *Host) openDepot(ctx context.Context) error {
 	if h.o.Remote.URL == "" || h.o.Rights == nil {
 		return nil
 	}
@@ -30,6 +34,11 @@ func (h *Host) openDepot() error {
 	v, err := vault.New(client, name, vault.Options{Bandwidth: h.o.RemoteBandwidth})
 	if err != nil {
 		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, findTime)
+	defer cancel()
+	if err := bucket.Check(ctx); err != nil {
+		slog.WarnContext(ctx, "the bucket of checkpoints cannot be used: sandboxes of this node are on this node alone", "bucket", bucket.URL(), "err", err)
 	}
 	local := []string{filepath.Join(h.o.ImagesDir, "images"), filepath.Join(h.o.Data, "agents", "images")}
 	h.depot, err = depot.New(depot.Options{

@@ -316,7 +316,7 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 	if err := h.openBuilder(ctx); err != nil {
 		return err
 	}
-	if err := h.openDepot(); err != nil {
+	if err := h.openDepot(ctx); err != nil {
 		return fmt.Errorf("open the bucket of copies: %w", err)
 	}
 	if err := h.retireAgents(agent); err != nil {

@@ -137,7 +137,8 @@ func (r *Roster) Move(ctx context.Context, l control.Lodger, to string) error {
 		parting, cancel := context.WithTimeout(ctx, partTime+copyTime)
 		defer cancel()
 		if err := r.Crew.Depart(parting, o.UID); err != nil {
-			return err
+			slog.WarnContext(ctx, "a sandbox stays where it is", "sandbox", o.UID, "node", from, "err", err)
+			return fleet.Tell(err, "the move of the sandbox")
 		}
 		// From here on the place on record says who has it, whatever ends us.
 		err := r.settle(ctx, o, time.Time{}, from, to)
