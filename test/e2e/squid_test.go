@@ -27,10 +27,12 @@ type squid struct {
 }
 
 // squidConfig is what a squid of a test differs in from that of Debian: where it listens, who
-// may use it, and which names it knows. The rules come before those of Debian.
+// may use it, and which names it knows. No way leads to its DNS. The rules come before
+// those of Debian.
 const squidConfig = `http_port %s
 hosts_file %s/hosts
-dns_nameservers 127.0.0.1
+dns_nameservers 203.0.113.1
+dns_timeout 1 second
 auth_param basic program /usr/lib/squid/basic_ncsa_auth %[2]s/passwd
 acl users proxy_auth REQUIRED
 %s
