@@ -68,7 +68,9 @@ preview must be public.`,
 }
 
 // streamAddress is the URL of a preview, or host:port if it carries connections.
-func streamAddress(p doze.Preview) (address string, raw bool) { return strings.CutPrefix(p.Spec.URL, "tls://") }
+func streamAddress(p doze.Preview) (address string, raw bool) {
+	return strings.CutPrefix(p.Spec.URL, "tls://")
+}
 
 func (a *app) listPreviews() *cobra.Command {
 	return &cobra.Command{

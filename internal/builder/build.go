@@ -207,9 +207,9 @@ func tell(e buildapi.Event, emit func(fleet.BuildEvent)) {
 	}
 }
 
-// supply brings the images of the platform and of the workspace into the machine that a
-// Dockerfile names, and those of registries that have a mirror. It returns the digests that
-// they have there by their names. All others come from registries, which the machine
+// supply brings images into the machine that a Dockerfile names: those of the platform, of
+// the workspace, and of registries with a mirror. It returns the digests that they have
+// there by their names. All others come from registries, which the machine
 // reaches itself, under the rules of the workspace.
 func (r *Room) supply(ctx context.Context, asks buildapi.Client, o order, emit func(fleet.BuildEvent)) (names map[string]string, bases []fleet.Base, err error) {
 	planned, err := asks.Plan(ctx, o.ID, buildapi.Plan{Dockerfile: o.Dockerfile, Target: o.Target, Args: o.Args})

@@ -3,15 +3,8 @@ package e2e_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -28,43 +21,12 @@ import (
 	"github.com/dozehq/doze/client"
 	"github.com/dozehq/doze/internal/npm"
 	"github.com/dozehq/doze/internal/testkit"
+	"github.com/dozehq/doze/internal/testkit/authority"
 	"github.com/dozehq/doze/internal/testkit/freeport"
 )
 
 // portsDomain is the domain of a platform with a certificate in files.
 const portsDomain = "doze.test"
-
-// selfSigned writes a certificate of names that vouches for itself.
-func selfSigned(t *testing.T, names ...string) (cert, key string, roots *x509.CertPool) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority of a test"}, DNSNames: names, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for name, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: raw}} {
-		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	roots = x509.NewCertPool()
-	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots.AddCert(parsed)
-	return cert, key, roots
-}
 
 // databases installs and starts PostgreSQL, with a certificate of its own, and Redis.
 const databases = `apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql redis-server ssl-cert openssl >/dev/null && apt-get clean
@@ -82,7 +44,7 @@ func TestPortsByTLS(t *testing.T) {
 			t.Skipf("SKIPPED: %v: run make deps-test", err)
 		}
 	}
-	cert, key, roots := selfSigned(t, portsDomain, "*.local."+portsDomain, "*.local.preview."+portsDomain)
+	cert, key, roots := authority.SelfSigned(t, portsDomain, "*.local."+portsDomain, "*.local.preview."+portsDomain)
 	listen, err := freeport.Address(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +55,7 @@ func TestPortsByTLS(t *testing.T) {
 		"--egress", "open", "--pause-after", "500ms", "--save-after", "200ms", "--disk-after", "1s",
 	}, testkit.Mirrors(t.Context(), npm.Registry{})...)})
 	sb := named("db", 2048)
-	sb.Spec.Runtime.Ports = []doze.Port{{Target: 5432, Protocol: "TCP"}, {Target: 6379, Protocol: "TCP"}, {Target: 6380, Protocol: "TLS"}, {Target: 3000}}
+	sb.Spec.Runtime.Ports = []doze.Port{{Target: 5432, Protocol: "TCP"}, {Target: 6379, Protocol: "TCP"}, {Target: 6380, Protocol: "TLS"}, {Target: 3000}, {Target: 5999, Protocol: "TCP"}}
 	sb, agent := create(t, c, sb)
 	if out := sh(t, agent, "set -e; "+databases); out != "" {
 		t.Log(out)
@@ -111,7 +73,8 @@ func TestPortsByTLS(t *testing.T) {
 		}
 		return host
 	}
-	pg, redis, own, private, page := share("pg", 5432, true), share("redis", 6379, true), share("own", 6380, true), share("private", 5432, false), share("page", 3000, true)
+	pg, redis, own, private := share("pg", 5432, true), share("redis", 6379, true), share("own", 6380, true), share("private", 5432, false)
+	page, nobody := share("page", 3000, true), share("nobody", 5999, true)
 
 	// says runs a client on this host. A client knows the address of no name.
 	says := func(args ...string) (string, bool) {
@@ -182,6 +145,9 @@ func TestPortsByTLS(t *testing.T) {
 	t.Run("refused", func(t *testing.T) {
 		if out, ok := psql(private, "select 1"); ok || !strings.Contains(out, "alert access denied") {
 			t.Errorf("a private preview: %s", out)
+		}
+		if out, ok := psql(nobody, "select 1"); ok || !strings.Contains(out, "alert internal error") {
+			t.Errorf("nothing listens: %s", out)
 		}
 		if out, ok := psql(page, "select 1"); ok || !strings.Contains(out, "unrecognized name") {
 			t.Errorf("a page: %s", out)
