@@ -128,7 +128,7 @@ func (w *portWorld) dial(t *testing.T, name string, offers ...string) (c *tls.Co
 			stream.Serve(t.Context(), conn)
 		}
 	}()
-	c = tls.Client(raw, &tls.Config{RootCAs: w.roots, ServerName: name, NextProtos: offers, InsecureSkipVerify: true}) //nolint:gosec // the certificate is of example.com
+	c = tls.Client(raw, &tls.Config{RootCAs: w.roots, ServerName: name, NextProtos: offers, InsecureSkipVerify: true})
 	if strings.HasPrefix(name, "own.") {
 		return c, served, nil // the server speaks no TLS at all
 	}

@@ -238,25 +238,23 @@ const (
 	legacyVersion = 3 // major and minor alike
 )
 
-// A Refusal is an error with an alert of its own.
-type Refusal struct {
-	Err   error
+// An alertError is an error with an alert of its own.
+type alertError struct {
+	error
+
 	alert byte
 }
 
-// Error implements error.
-func (r *Refusal) Error() string { return r.Err.Error() }
-
 // Unwrap returns what it is about.
-func (r *Refusal) Unwrap() error { return r.Err }
+func (a *alertError) Unwrap() error { return a.error }
 
 // WantsHTTP refuses a client that offers to speak HTTP.
-func WantsHTTP(err error) error { return &Refusal{err, noProtocol} }
+func WantsHTTP(err error) error { return &alertError{err, noProtocol} }
 
 // alertOf is what tells a client of an error.
 func alertOf(err error) byte {
-	if r, ok := errors.AsType[*Refusal](err); ok {
-		return r.alert
+	if a, ok := errors.AsType[*alertError](err); ok {
+		return a.alert
 	}
 	switch doze.Public(err).Kind {
 	case doze.Unauthenticated, doze.Forbidden:

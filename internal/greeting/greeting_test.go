@@ -27,28 +27,28 @@ func (p *port) Serve(context.Context, Conn) {}
 func (p *port) Close()                      { p.closed = true }
 
 // pipe returns both ends of a connection.
-func pipe(t testing.TB) (client, server *net.TCPConn) {
-	t.Helper()
+func pipe(tb testing.TB) (client, server *net.TCPConn) {
+	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer l.Close()
 	c, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	s, err := l.Accept()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _, _ = c.Close(), s.Close() })
+	tb.Cleanup(func() { _, _ = c.Close(), s.Close() })
 	return c.(*net.TCPConn), s.(*net.TCPConn)
 }
 
 // certificate is that of a server, and who vouches for it.
-func certificate(t testing.TB) (*tls.Config, *x509.CertPool) {
-	t.Helper()
+func certificate(tb testing.TB) (*tls.Config, *x509.CertPool) {
+	tb.Helper()
 	s := httptest.NewTLSServer(nil)
 	defer s.Close()
 	roots := x509.NewCertPool()
@@ -201,9 +201,9 @@ func (w *words) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
 func (w *words) SetDeadline(time.Time) error      { return nil }
 func (w *words) SetReadDeadline(time.Time) error  { return nil }
 func (w *words) SetWriteDeadline(time.Time) error { return nil }
-func (w *words) begin(s *Server) (read int, err error) {
+func (w *words) begin(ctx context.Context, s *Server) (read int, err error) {
 	before := w.says.Len()
-	_, _, err = s.Begin(context.Background(), w)
+	_, _, err = s.Begin(ctx, w)
 	return before - w.says.Len(), err
 }
 
@@ -229,7 +229,7 @@ func TestMistakes(t *testing.T) {
 		"a ClientHello without an end": {hello(helloMax), "", helloMax + 8<<10},
 	} {
 		w := say(c.says)
-		read, err := w.begin(s)
+		read, err := w.begin(t.Context(), s)
 		if err == nil || read > c.read || w.hears.String() != c.hears && c.hears != "" || len(c.hears) == 0 && strings.HasPrefix(w.hears.String(), "S") {
 			t.Errorf("%s: %v; %d bytes are read, and it hears %q", name, err, read, w.hears.String())
 		}
@@ -278,7 +278,7 @@ func FuzzBegin(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, says []byte) {
 		w := say(string(says))
-		read, err := w.begin(s)
+		read, err := w.begin(t.Context(), s)
 		if most := helloMax + (questionsMax+1)*questionBytes + 8<<10; read > most {
 			t.Errorf("%d bytes are read", read)
 		}

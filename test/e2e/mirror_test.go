@@ -37,10 +37,10 @@ func packageFiles(t *testing.T, suite string) map[string][]byte {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"DEBIAN/control": "Package: up\nVersion: 1\nArchitecture: all\nMaintainer: us <us@example.com>\nDescription: a word\n", "usr/bin/up": "#!/bin/sh\necho up\n"} {
 		path := filepath.Join(dir, "up", name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // dpkg wants it
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil { //nolint:gosec // likewise
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -68,7 +68,7 @@ func startSquid(t *testing.T, n *internet, rules string) (s *squid, stop func())
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o777); err != nil { //nolint:gosec // likewise
+	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
 	at := net.JoinHostPort(upstreamIP, upstreamPort)
@@ -78,7 +78,7 @@ func startSquid(t *testing.T, n *internet, rules string) (s *squid, stop func())
 		// A name of a tenant that leads to the network of the operator is known to the proxy alone.
 		"hosts": "5.6.7.8 direct.test evil.test\n" + privateIP + " sneaky.test\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // likewise
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
