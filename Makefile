@@ -55,7 +55,7 @@ BUILDER := cd builder &&
 
 # What images are made with; and what the tests need besides.
 DEPS := mmdebstrap:mmdebstrap mkfs.erofs:erofs-utils mkfs.ext4:e2fsprogs ip:iproute2
-DEPS_TEST := node:nodejs npm:npm curl:curl jq:jq unshare:util-linux initdb:postgresql chromium:chromium httpx:python3-httpx mypy:mypy runc:runc busybox:busybox-static ssh:openssh-client mkfs.xfs:xfsprogs
+DEPS_TEST := node:nodejs npm:npm curl:curl jq:jq unshare:util-linux initdb:postgresql chromium:chromium httpx:python3-httpx mypy:mypy runc:runc busybox:busybox-static ssh:openssh-client mkfs.xfs:xfsprogs openssl:openssl redis-cli:redis-tools squid:squid
 define install
 	@missing=""; for d in $(1); do command -v $${d%%:*} >/dev/null || PATH=$$PATH:/usr/sbin:/sbin:$$(echo /usr/lib/postgresql/*/bin | tr " " :) command -v $${d%%:*} >/dev/null || missing="$$missing $${d##*:}"; done; \
 	if [ -n "$$missing" ]; then echo "installing:$$missing"; $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi

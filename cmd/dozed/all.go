@@ -117,7 +117,7 @@ func frontOptions(p *platform, in *front.Listeners) front.Options {
 		Now: func(ctx context.Context) metric.Now { return now(ctx, p) },
 	}
 	o := p.settings.Front()
-	o.Listeners, o.Previews = in, p.edge.Previews()
+	o.Listeners, o.Previews, o.Streams = in, p.edge.Previews(), p.edge
 	o.Handler = front.Mux{Edge: p.edge, API: p.plane.Handler(), Version: version, Metrics: p.metrics}
 	if o.Authority != nil {
 		o.Authority.Files, o.Authority.Ours = p.plane.Store, p.edge.Host
