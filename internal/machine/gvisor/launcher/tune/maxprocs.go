@@ -18,15 +18,15 @@ const (
 	// would pass on to the runtime.
 	never = -1 << 30
 
-	// extra processors of the Go scheduler during a start, a save and a restore:
-	// goroutines in plain blocking system calls keep theirs until the monitor takes
+	// extra processors of the Go scheduler during a start, a save and a restore.
+	// Goroutines in plain blocking system calls keep theirs until the monitor takes
 	// it away, up to 10 ms later.
 	extra = 2
 
-	// spare processors of it while the guest runs. Whoever waits for the guest keeps one, as
-	// above. Each one without work has the scheduler wake a thread that looks for some: with
-	// three of them, a query of PostgreSQL on loopback takes 40 percent more of the host.
-	spare = 1
+	// calmExtra is how many it has besides while the guest runs. A goroutine that waits for
+	// the guest keeps one, as above. The scheduler wakes a thread for each that has no work.
+	// With three of them, a query of PostgreSQL takes 40 percent more of the host.
+	calmExtra = 1
 )
 
 // pinProcessors sets GOMAXPROCS itself. Otherwise gVisor raises it by 128 for every file
@@ -42,7 +42,7 @@ func processors(calm bool, guest, host int) int {
 	if !calm {
 		return guest + extra
 	}
-	return min(guest, host) + spare
+	return min(guest, host) + calmExtra
 }
 
 // guestProcessors is how many the guest has, by the arguments of its engine. Without any,
