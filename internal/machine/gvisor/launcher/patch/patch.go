@@ -1,5 +1,6 @@
 // Package patch makes the gVisor that the engine is built with: a copy of the module
-// with a few named changes. It changes what gVisor does, and never what gVisor saves.
+// with a few named changes. It changes what gVisor does. What gVisor saves stays the same, but
+// for some more answers of the processor.
 package patch
 
 import (
