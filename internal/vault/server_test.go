@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -27,6 +26,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
 	"github.com/dozehq/doze/internal/testkit/bucket"
+	"github.com/dozehq/doze/internal/testkit/freeport"
 	"github.com/dozehq/doze/internal/vault"
 )
 
@@ -69,14 +69,11 @@ func gateway(tb testing.TB) *place {
 	}
 	const access, name = "vault", "sandboxes"
 	dir := tb.TempDir()
-	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
+	address, err := freeport.Address(tb.Context())
 	if err != nil {
 		tb.Fatal(err)
 	}
-	p := &place{bucket: name, keys: credentials.NewStaticV4(access, bucket.Secret, ""), direct: l.Addr().String()}
-	if err := l.Close(); err != nil {
-		tb.Fatal(err)
-	}
+	p := &place{bucket: name, keys: credentials.NewStaticV4(access, bucket.Secret, ""), direct: address}
 	ctx, end := context.WithCancel(context.WithoutCancel(tb.Context())) // it ends in the cleanup
 	cmd := exec.CommandContext(ctx, program, "--quiet", "--port", p.direct, "--access", access, "--secret", bucket.Secret, "posix", dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

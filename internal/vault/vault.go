@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"slices"
 	"strconv"
@@ -93,8 +94,8 @@ func New(client *minio.Client, bucket string, o Options) (*Vault, error) {
 	switch {
 	case o.Parallel < 1 || o.Bandwidth < 0:
 		return nil, errors.New("a vault needs a bandwidth of 0 or more, and at least one chunk at a time")
-	case o.Prefix != "" && (!strings.HasSuffix(o.Prefix, "/") || strings.HasPrefix(o.Prefix, "/")):
-		return nil, fmt.Errorf("the prefix %q of a vault must end with a slash and begin with none", o.Prefix)
+	case o.Prefix != "" && (!strings.HasSuffix(o.Prefix, "/") || !fs.ValidPath(strings.TrimSuffix(o.Prefix, "/"))):
+		return nil, fmt.Errorf("the prefix %q of a vault must be a relative path that ends with a slash", o.Prefix)
 	}
 	v := &Vault{core: minio.Core{Client: client}, bucket: bucket, prefix: o.Prefix, parallel: o.Parallel, sending: make(slots, o.Parallel), loading: make(slots, o.Parallel)}
 	if o.Bandwidth > 0 {
