@@ -6,8 +6,8 @@
 // are not sent again. A manifest names the chunks of a tree. It is written last.
 //
 // Trees have a [Generation], which begins with the epoch of a lease. Once a node has
-// claimed an epoch, nobody reads what a node with an older one writes. No decision depends
-// on a clock. See docs/design/0131.
+// claimed an epoch, nobody reads what a node with an older one writes. What counts, and what
+// a save may rely on, depends on no clock. See docs/design/0131.
 package vault
 
 import (
@@ -232,7 +232,7 @@ func (v *Vault) Head(ctx context.Context, id string) (Generation, error) {
 
 // Drop removes what a sandbox has in the bucket. Nobody can save under the id again.
 // Something small is left, until a sweep after the grace period: it refuses nodes that
-// have not heard of it.
+// have not heard of it. One that claims an epoch after that begins the id anew.
 func (v *Vault) Drop(ctx context.Context, id string) error {
 	if err := checkID(id); err != nil {
 		return err
