@@ -184,6 +184,7 @@ var imports = map[string][]string{
 	"internal/testkit/power":                       {},
 	"internal/trace":                               {"."},
 	"internal/trace/otlp":                          {".", "internal/trace"},
+	"internal/vault":                               {"internal/durable", "internal/sparse"},
 	"internal/volume":                              {".", "internal/durable", "internal/sparse"},
 	"test/bench":                                   {".", "client", "internal/agent", "internal/doctor", "internal/egress", "internal/intercept", "internal/npm", "internal/seal", "internal/store", "internal/testkit", "internal/testkit/bucket", "internal/testkit/freeport"},
 	"test/compat":                                  {".", "client", "internal/npm", "internal/testkit"},
