@@ -158,7 +158,9 @@ func (j *job) ask(ctx context.Context) (c host.Contents, err error) {
 	return c, j.dozed.do(ctx, http.MethodGet, &c, "contents")
 }
 
-func readJSON(r io.Reader, out any) error { return json.NewDecoder(io.LimitReader(r, answerMax)).Decode(out) }
+func readJSON(r io.Reader, out any) error {
+	return json.NewDecoder(io.LimitReader(r, answerMax)).Decode(out)
+}
 
 // openStage makes a directory for what dozed copies, and removes those of backups that
 // were killed. It is on the file system of the sandboxes, which can share files with it.

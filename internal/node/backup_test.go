@@ -91,7 +91,9 @@ func TestRelocate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var r struct{ Config struct{ Dir, Root, Agent string } }
+		var r struct {
+			Config struct{ Dir, Root, Agent string }
+		}
 		if err := json.Unmarshal(moved, &r); err != nil {
 			t.Fatal(err)
 		}
