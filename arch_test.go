@@ -185,6 +185,7 @@ var imports = map[string][]string{
 	"internal/trace":                               {"."},
 	"internal/trace/otlp":                          {".", "internal/trace"},
 	"internal/volume":                              {".", "internal/durable", "internal/sparse"},
+	"packaging/image":                              {},
 	"test/bench":                                   {".", "client", "internal/agent", "internal/doctor", "internal/egress", "internal/intercept", "internal/npm", "internal/seal", "internal/store", "internal/testkit", "internal/testkit/bucket", "internal/testkit/freeport"},
 	"test/compat":                                  {".", "client", "internal/npm", "internal/testkit"},
 	"test/soak":                                    {".", "client", "internal/swap", "internal/testkit", "internal/testkit/power"},
