@@ -119,7 +119,8 @@ func (l *Library) Lasting(used, named []string) (files []string, err error) {
 	}
 	for _, r := range records {
 		wanted := slices.ContainsFunc(named, func(ref string) bool { _, ok := r.Refs[ref]; return ok })
-		if slices.Contains(used, r.Path) || wanted && !r.remade() {
+		inUse := slices.ContainsFunc(used, func(file string) bool { return filepath.Base(file) == filepath.Base(r.Path) })
+		if inUse || wanted && !r.remade() {
 			files = append(files, r.Path, strings.TrimSuffix(r.Path, imageSuffix)+recordSuffix)
 		}
 	}

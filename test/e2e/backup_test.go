@@ -138,10 +138,19 @@ func busy(t *testing.T, agent *client.Agent) (end func() time.Duration) {
 	return func() time.Duration { cancel(); asking.Wait(); return worst }
 }
 
+// alone skips a test where roles are processes of their own, which have no backup.
+func alone(t *testing.T) {
+	t.Helper()
+	if os.Getenv(testkit.RolesEnv) != "" { //nolint:forbidigo // the environment of the tests says how
+		t.Skip("SKIPPED: only dozed all has backups")
+	}
+}
+
 // TestBackup saves a platform that is in use, destroys it, and restores it elsewhere: into
 // another directory, with other images, and with the records in either database.
 func TestBackup(t *testing.T) {
 	t.Parallel()
+	alone(t)
 	for name, test := range map[string]struct{ from, to, secret bool }{
 		"from a file to a server": {to: true, secret: true},
 		"from a server to a file": {from: true},
@@ -237,6 +246,7 @@ func interrupt(t *testing.T, data, file string) {
 // and leaves nothing, and an interrupted backup leaves no file.
 func TestBackupIsWholeOrNothing(t *testing.T) {
 	t.Parallel()
+	alone(t)
 	p, c := start(t)
 	create(t, c, named("one", 512))
 	s := shell{t.TempDir()}
