@@ -370,10 +370,15 @@ func (j *job) sandbox(ctx context.Context, uid string) (done bool, err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	var c copied
 	if err := j.dozed.do(ctx, http.MethodPost, &c, filepath.Base(j.stage), sandboxesName, uid); err != nil {
-		if absent(err) {
+		_, answered := errors.AsType[*doze.Error](err)
+		switch {
+		case absent(err):
 			return false, os.RemoveAll(dir)
+		case !answered || ctx.Err() != nil || doze.Public(err).Kind == doze.Exhausted:
+			return false, err
 		}
-		return false, err
+		// One sandbox that cannot be copied must not cost the others their backup.
+		c.Left = "its memory and files: " + doze.Public(err).Message
 	}
 	copying := time.Since(start)
 	if err := j.archive.Tree(ctx, path.Join(dataName, sandboxesName, uid), dir, func(rel string) bool { return rel == volumesName }); err != nil {

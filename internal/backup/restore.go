@@ -48,7 +48,8 @@ func (r *Restore) Bind(flags *flag.FlagSet) {
 	flags.BoolVar(&r.Quiet, "quiet", false, "do not print what is restored")
 }
 
-// Do restores the backup into an empty data directory. It leaves nothing if it fails.
+// Do restores the backup into an empty data directory. It leaves nothing if it fails, unless
+// the disk fails when all is right and is moved to its place.
 func (r *Restore) Do(ctx context.Context, s settings.Settings) (err error) {
 	if r.From == "" {
 		return doze.Errorf(doze.Invalid, "name a file with --from, or --from - for the standard input")
@@ -66,19 +67,24 @@ func (r *Restore) Do(ctx context.Context, s settings.Settings) (err error) {
 	if err != nil {
 		return err
 	}
+	unlock, err := instance.Lock(s.Data) // nobody may start on the half of it
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	stage := filepath.Join(s.Data, instance.RestoreDir)
-	if err := os.MkdirAll(s.Data, 0o700); err != nil {
-		return err
-	}
-	if err := os.Mkdir(stage, 0o700); err != nil {
-		return err
-	}
 	defer func() {
-		err = errors.Join(err, os.RemoveAll(stage))
-		if err != nil && fresh {
+		if err = errors.Join(err, os.RemoveAll(stage)); err == nil {
+			return
+		}
+		_ = os.Remove(instance.LockFile(s.Data))
+		if fresh {
 			_ = os.Remove(s.Data) // not if something is in it
 		}
 	}()
+	if err := os.Mkdir(stage, 0o700); err != nil {
+		return err
+	}
 	m, end, err := r.extract(ctx, from, stage)
 	if err != nil {
 		return err

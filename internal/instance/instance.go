@@ -170,6 +170,9 @@ func NodeID(data string) (string, error) {
 	return id, durable.Replace(file, []byte(id+"\n"), 0o600)
 }
 
+// LockFile is what the process that serves a data directory locks.
+func LockFile(data string) string { return filepath.Join(data, lockFile) }
+
 // DatabaseFile is where the records are if they are in a file.
 func DatabaseFile(data string) string { return filepath.Join(data, databaseFile) }
 

@@ -62,9 +62,11 @@ func makeReleases(t *testing.T) (first, second string) {
 	// The system below our files in the image is that of the day: all three have one.
 	base := filepath.Join(dir, "base.tar")
 	must(t, "mmdebstrap", "--quiet", "--variant=minbase", "--include=ca-certificates", "bookworm", base)
+	for _, c := range clones { // before anybody commits more
+		must(t, "git", "clone", "--quiet", testkit.Root(), c)
+	}
 	var twice []string
 	for _, c := range clones {
-		must(t, "git", "clone", "--quiet", testkit.Root(), c)
 		must(t, "make", "-C", c, "release", "DIST="+filepath.Join(c, "dist"), "BASE="+base)
 		twice = append(twice, only(t, filepath.Join(c, "dist", "[0-9]*")))
 	}
