@@ -434,7 +434,7 @@ func (x *extraction) file(ctx context.Context, h *tar.Header) (err error) {
 			return err
 		}
 	}
-	mode := fs.FileMode(h.Mode & 0o755)                                            //nolint:gosec // G115: nine bits
+	mode := fs.FileMode(h.Mode & 0o755)
 	if err := x.to.Remove(h.Name); err != nil && !errors.Is(err, fs.ErrNotExist) { // a later entry replaces it
 		return err
 	}

@@ -433,7 +433,7 @@ func (j *job) snapshot(ctx context.Context, id string) (done bool, err error) {
 	from, dir := filepath.Join(j.settings.Data, snapshotsName, id), filepath.Join(j.stage, id)
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	if _, err := os.Stat(filepath.Join(from, recordName)); err != nil {
-		return false, nil //nolint:nilerr // it is being made, or is gone
+		return false, nil // it is being made, or is gone
 	}
 	err = filepath.WalkDir(from, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -446,7 +446,7 @@ func (j *job) snapshot(ctx context.Context, id string) (done bool, err error) {
 		if e.IsDir() {
 			return os.Mkdir(filepath.Join(dir, rel), 0o700)
 		}
-		return os.Link(name, filepath.Join(dir, rel))
+		return os.Link(name, filepath.Join(dir, rel)) //nolint:gosec // G122: only root writes there
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil // it was deleted just now

@@ -102,7 +102,7 @@ func (p *packed) Close() error {
 
 // discard ends the goroutines of a stream that nobody completes.
 func (p *packed) discard() error {
-	p.Encoder.Reset(io.Discard)
+	p.Reset(io.Discard)
 	return p.Encoder.Close()
 }
 

@@ -20,7 +20,7 @@ import (
 func main() {
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
-		os.Exit(1)
+		os.Exit(1) //nolint:forbidigo // of main
 	}
 }
 

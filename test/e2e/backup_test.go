@@ -229,7 +229,7 @@ func saves(t *testing.T, from, to, secret bool) {
 // interrupt starts a backup, and sends it what Ctrl-C does once it has begun to write.
 func interrupt(t *testing.T, data, file string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(testkit.Root(), "bin", "dozed"), "backup", "--data", data, "--to", file) //nolint:gosec // G204: our own binary
+	cmd := exec.CommandContext(t.Context(), filepath.Join(testkit.Root(), "bin", "dozed"), "backup", "--data", data, "--to", file)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
