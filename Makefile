@@ -24,7 +24,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build engine console test test-long test-short test-roles images-test measure check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-inside bench-build bench-agent bench-roles performance compatibility faults attack soak release release-test clean help
+.PHONY: run build engine console test test-long test-short test-roles images-test measure check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-inside bench-build bench-agent bench-roles performance compatibility faults attack soak release chart-test release-test clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -133,10 +133,14 @@ bin/versitygw: tools/s3/go.mod tools/s3/go.sum
 RELEASE ?= $(or $(patsubst v%,%,$(shell git describe --tags --exact-match --match 'v*' 2>/dev/null)),0~$(shell TZ=UTC git log -1 --date=format-local:%Y%m%d%H%M%S --format=%cd.%h 2>/dev/null))
 DIST ?= dist
 packages = $(foreach d,$(DEPS),$(lastword $(subst :, ,$(d))))
-release: ## packages of the binaries in DIST (dist/): .deb, archive, bills of materials, checksums, install.sh
+# A tar of a Debian with what dozed needs, for the image. By default, one is made.
+BASE ?=
+release: ## packages of the binaries in DIST (dist/): .deb, archive, image, Helm chart, bills of materials, checksums, install.sh
 	$(MAKE) --no-print-directory build BIN=$(DIST)/bin VERSION=$(RELEASE)
-	SOURCE_DATE_EPOCH=$(shell git log -1 --format=%ct) packaging/release.sh '$(RELEASE)' '$(DIST)/bin' '$(DIST)/$(RELEASE)' '$(packages)'
+	SOURCE_DATE_EPOCH=$(shell git log -1 --format=%ct) BASE='$(BASE)' packaging/release.sh '$(RELEASE)' '$(DIST)/bin' '$(DIST)/$(RELEASE)' '$(packages)'
 	@echo "$(DIST)/$(RELEASE)"
+chart-test: ## look at the Helm chart as Helm, Kubernetes and dozed do; the first run compiles Helm
+	cd tools/chart && $(GO) test .
 release-test: deps ## two equal builds; install, upgrade with a running sandbox, remove and purge a package in a fresh Debian; takes about 10 minutes
 	$(SUDO) env PATH="$$PATH" $(GO) test ./test/release -make -v -timeout 40m
 

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/backup"
 	"github.com/dozehq/doze/internal/checkup"
 	"github.com/dozehq/doze/internal/clock"
 	"github.com/dozehq/doze/internal/daemon"
@@ -144,6 +145,7 @@ func serve(ctx context.Context, p *platform, signals <-chan os.Signal) error {
 		{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.plane.ClockStepped) }},
 	}
 	services = append(append(services, p.host.Services()...), daemon.Service{Name: "history", Run: func(ctx context.Context) error { return p.plane.History.Run(ctx, p.metrics.Families) }})
+	services = append(services, daemon.Service{Name: "backup", Run: func(ctx context.Context) error { return backup.Serve(ctx, p.settings.Run, p.settings.Data, p.host) }})
 	services = append(services, p.front.Servers()...)
 	services = append(services, daemon.Service{Name: "edge", Run: p.edge.Run}) // ends open requests, before the servers wait for them
 	services = append(services, p.front.Listeners(ctx, signals, end)...)

@@ -1018,6 +1018,14 @@ func save(ctx context.Context, w io.Writer, rootPtr any, stoppable bool) (Stats,
 	// Register this MemoryFile with async page loading if a pages file has
 	// been provided.
 `},
+	// A backup is restored where the images are in another directory. The manifest of a
+	// checkpoint says which image it is.
+	{"runsc/specutils/restore.go", `	// The source of a mount can change during restore.
+`, `	// The source of a mount can change during restore, and so can that of the root file system.
+	if key == "dev.gvisor.spec.rootfs.source" {
+		return false
+	}
+`},
 	{"runsc/boot/vfs.go", `		DiskBackedFile: true,
 `, `		DiskBackedFile:          true,
 		DisableMemoryAccounting: true,
