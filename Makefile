@@ -24,7 +24,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build engine console test test-long test-short test-roles images-test measure check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-inside bench-build bench-agent bench-roles performance compatibility faults attack soak release release-test clean help
+.PHONY: run build engine console test test-long test-short test-roles images-test measure check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-inside bench-build bench-agent bench-roles performance compatibility faults attack soak release chart-test release-test clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -55,7 +55,7 @@ BUILDER := cd builder &&
 
 # What images are made with; and what the tests need besides.
 DEPS := mmdebstrap:mmdebstrap mkfs.erofs:erofs-utils mkfs.ext4:e2fsprogs ip:iproute2
-DEPS_TEST := node:nodejs npm:npm curl:curl jq:jq unshare:util-linux initdb:postgresql chromium:chromium httpx:python3-httpx mypy:mypy runc:runc busybox:busybox-static ssh:openssh-client mkfs.xfs:xfsprogs
+DEPS_TEST := node:nodejs npm:npm curl:curl jq:jq unshare:util-linux initdb:postgresql chromium:chromium httpx:python3-httpx mypy:mypy runc:runc busybox:busybox-static ssh:openssh-client mkfs.xfs:xfsprogs openssl:openssl redis-cli:redis-tools squid:squid
 define install
 	@missing=""; for d in $(1); do command -v $${d%%:*} >/dev/null || PATH=$$PATH:/usr/sbin:/sbin:$$(echo /usr/lib/postgresql/*/bin | tr " " :) command -v $${d%%:*} >/dev/null || missing="$$missing $${d##*:}"; done; \
 	if [ -n "$$missing" ]; then echo "installing:$$missing"; $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
@@ -133,10 +133,14 @@ bin/versitygw: tools/s3/go.mod tools/s3/go.sum
 RELEASE ?= $(or $(patsubst v%,%,$(shell git describe --tags --exact-match --match 'v*' 2>/dev/null)),0~$(shell TZ=UTC git log -1 --date=format-local:%Y%m%d%H%M%S --format=%cd.%h 2>/dev/null))
 DIST ?= dist
 packages = $(foreach d,$(DEPS),$(lastword $(subst :, ,$(d))))
-release: ## packages of the binaries in DIST (dist/): .deb, archive, bills of materials, checksums, install.sh
+# A tar of a Debian with what dozed needs, for the image. By default, one is made.
+BASE ?=
+release: ## packages of the binaries in DIST (dist/): .deb, archive, image, Helm chart, bills of materials, checksums, install.sh
 	$(MAKE) --no-print-directory build BIN=$(DIST)/bin VERSION=$(RELEASE)
-	SOURCE_DATE_EPOCH=$(shell git log -1 --format=%ct) packaging/release.sh '$(RELEASE)' '$(DIST)/bin' '$(DIST)/$(RELEASE)' '$(packages)'
+	SOURCE_DATE_EPOCH=$(shell git log -1 --format=%ct) BASE='$(BASE)' packaging/release.sh '$(RELEASE)' '$(DIST)/bin' '$(DIST)/$(RELEASE)' '$(packages)'
 	@echo "$(DIST)/$(RELEASE)"
+chart-test: ## look at the Helm chart as Helm, Kubernetes and dozed do; the first run compiles Helm
+	cd tools/chart && $(GO) test .
 release-test: deps ## two equal builds; install, upgrade with a running sandbox, remove and purge a package in a fresh Debian; takes about 10 minutes
 	$(SUDO) env PATH="$$PATH" $(GO) test ./test/release -make -v -timeout 40m
 

@@ -68,6 +68,7 @@ var effects = map[string]string{
 
 	// Previews, domains, schedules.
 	"internal/preview/TestPreviewsAreMadeAndChanged":      "PreviewMetadataRequest.name PreviewSpecRequest.port PreviewSpecRequest.prefixUrl",
+	"internal/preview/TestPreviewsOfPorts":                "Port.protocol Port.target",
 	"internal/edge/TestPreviewsLetInWhoMay":               "PreviewSpecRequest.public",
 	"internal/edge/TestPreviewHeaders":                    "PreviewSpecRequest.requestHeaders PreviewSpecRequest.responseHeaders",
 	"internal/preview/TestCustomDomains":                  "PreviewSpecRequest.customDomain CustomDomainMetadataRequest.name CustomDomainSpecRequest.fallbackPreviewId",

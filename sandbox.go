@@ -126,9 +126,34 @@ type Port struct {
 	Protocol string `json:"protocol,omitempty"` // empty means HTTP
 }
 
+// Protocols of a [Port] that previews serve without HTTP.
+const (
+	ProtocolTCP = "TCP" // TLS ends at the platform
+	ProtocolTLS = "TLS" // the sandbox has the certificate, and gets the bytes of TLS
+)
+
+// Streams are the ports that are declared with a protocol other than HTTP that a preview
+// can serve, with that protocol. Of two declarations of a port, the first counts. Those by
+// which previews name the sandbox API are none. It is nil if there are no others.
+func (r Runtime) Streams() map[int]string {
+	var all map[int]string
+	declared := map[int]bool{}
+	for _, p := range r.Ports {
+		sandboxAPI := p.Target == AgentPort || p.Target == ControlPort
+		if !declared[p.Target] && !sandboxAPI && (p.Protocol == ProtocolTCP || p.Protocol == ProtocolTLS) {
+			if all == nil {
+				all = map[int]string{}
+			}
+			all[p.Target] = p.Protocol
+		}
+		declared[p.Target] = true
+	}
+	return all
+}
+
 var (
 	envNameForm   = formOf(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
-	portProtocols = []string{"HTTP", "TCP", "UDP", "TLS"} // the first is the default
+	portProtocols = []string{"HTTP", ProtocolTCP, "UDP", ProtocolTLS} // the first is the default
 	extraArgKeys  = []string{ExtraContainers, ExtraEntrypoint, ExtraIPTables, ExtraNFS, ExtraTun}
 )
 

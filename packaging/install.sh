@@ -9,7 +9,7 @@ set -eu
 
 prefix=/usr/local
 here=$(cd "$(dirname "$0")" && pwd)
-unit=/etc/systemd/system/dozed.service
+units=/etc/systemd/system
 
 refuse() {
 	echo "install.sh: $1" >&2
@@ -84,8 +84,10 @@ install_archive() {
 	done
 	mkdir -p /etc/doze
 	[ -e /etc/doze/config.json ] || cp -p "$new/etc/doze/config.json" /etc/doze/config.json
-	if [ -d /etc/systemd/system ]; then
-		sed "s,/usr/bin/dozed,$prefix/bin/dozed,; s,/usr/share,$prefix/share," "$new/lib/systemd/system/dozed.service" >$unit
+	if [ -d $units ]; then
+		for unit in "$new"/lib/systemd/system/*.service; do
+			sed "s,/usr/bin/dozed,$prefix/bin/dozed,; s,/usr/share,$prefix/share," "$unit" >"$units/$(basename "$unit")"
+		done
 	fi
 	if [ -d /run/systemd/system ]; then
 		systemctl daemon-reload
@@ -110,7 +112,7 @@ uninstall() {
 	fi
 	if [ -e "$prefix/lib/doze/withdraw" ]; then
 		share=$prefix/share
-		rm -rf "$prefix/lib/doze" "$share/doc/doze" $unit
+		rm -rf "$prefix/lib/doze" "$share/doc/doze" $units/dozed.service $units/dozed-control@.service $units/dozed-node@.service $units/dozed-edge@.service
 		rm -f "$prefix/bin/doze" "$prefix/bin/dozed" "$share/bash-completion/completions/doze" \
 			"$share/zsh/vendor-completions/_doze" "$share/fish/vendor_completions.d/doze.fish"
 		for dir in bash-completion/completions bash-completion zsh/vendor-completions zsh fish/vendor_completions.d fish doc; do

@@ -74,6 +74,7 @@ than localhost, so that no web page can reach the port by DNS rebinding.`,
 				return errors.Join(err, l.Close())
 			}
 			if tcp {
+				a.noteStream(cmd.Context(), args[0], remote)
 				return a.relay(cmd.Context(), l, func(ctx context.Context) (client.PortConn, error) { return agent.DialPort(ctx, remote) })
 			}
 			return forward(cmd.Context(), l, namesHere(h))
@@ -82,6 +83,23 @@ than localhost, so that no web page can reach the port by DNS rebinding.`,
 	cmd.Flags().StringVar(&address, "address", "127.0.0.1", "local `address` to listen on")
 	cmd.Flags().BoolVar(&tcp, "tcp", false, "forward connections instead of requests")
 	return cmd
+}
+
+// noteStream tells of a preview by which others reach a port without doze, if there is one.
+func (a *app) noteStream(ctx context.Context, sandbox string, port int) {
+	c, err := a.connect()
+	if err != nil {
+		return
+	}
+	all, err := c.Previews(ctx, sandbox) // who may not list them sees no note
+	if err != nil {
+		return
+	}
+	for _, p := range all {
+		if address, raw := streamAddress(p); raw && p.Spec.Public && p.Spec.Port == port {
+			fmt.Fprintf(a.err, "The preview %s is at %s, by TLS and without doze.\n", printable(p.Metadata.Name), printable(address))
+		}
+	}
 }
 
 func (a *app) printPort(url string) error {

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,7 +27,13 @@ func (a *app) createPreview() *cobra.Command {
 	var p doze.Preview
 	cmd := &cobra.Command{
 		Use: "create SANDBOX NAME", Short: "Create a preview and print its URL",
-		Example: "  doze preview create web app --port 3000 --public", Args: takes(2, 2),
+		Long: `Create a preview and print its URL.
+
+If the sandbox declares the port with the protocol TCP or TLS, and the platform
+has a certificate, the preview carries connections instead of HTTP. doze prints
+HOST:PORT then, for clients that speak TLS and send the host name. Such a
+preview must be public.`,
+		Example: "  doze preview create web app --port 3000 --public\n  doze preview create db pg --port 5432 --public", Args: takes(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("port") {
 				return usagef("--port is required")
@@ -42,7 +50,12 @@ func (a *app) createPreview() *cobra.Command {
 			if a.whole() {
 				return a.printWhole(made)
 			}
-			return copyOut(a.out, printable(made.Spec.URL)+"\n")
+			address, raw := streamAddress(made)
+			if raw && !made.Spec.Public {
+				fmt.Fprintln(a.err, "The preview is private, and a connection by TLS has no place for a token: it is refused.\n"+
+					"Create the preview with --public, or use doze sandbox port "+args[0]+" "+strconv.Itoa(made.Spec.Port)+" --tcp.")
+			}
+			return copyOut(a.out, printable(address)+"\n")
 		},
 	}
 	f := cmd.Flags()
@@ -52,6 +65,11 @@ func (a *app) createPreview() *cobra.Command {
 	f.StringVar(&p.Spec.CustomDomain, "domain", "", "verified custom `domain`")
 	f.StringVar(&p.Spec.TTL, "ttl", "", "delete the preview after this `time`, such as 1h or 7d")
 	return cmd
+}
+
+// streamAddress is the URL of a preview, or host:port if it carries connections.
+func streamAddress(p doze.Preview) (address string, raw bool) {
+	return strings.CutPrefix(p.Spec.URL, "tls://")
 }
 
 func (a *app) listPreviews() *cobra.Command {
@@ -68,7 +86,8 @@ func (a *app) listPreviews() *cobra.Command {
 			}
 			rows := [][]string{{"NAME", "PORT", "PUBLIC", "URL"}}
 			for _, p := range all {
-				rows = append(rows, []string{p.Metadata.Name, strconv.Itoa(p.Spec.Port), strconv.FormatBool(p.Spec.Public), p.Spec.URL})
+				address, _ := streamAddress(p)
+				rows = append(rows, []string{p.Metadata.Name, strconv.Itoa(p.Spec.Port), strconv.FormatBool(p.Spec.Public), address})
 			}
 			return a.show(all, rows)
 		},

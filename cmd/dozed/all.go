@@ -10,6 +10,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/dozehq/doze/internal/access"
+	"github.com/dozehq/doze/internal/backup"
 	"github.com/dozehq/doze/internal/checkup"
 	"github.com/dozehq/doze/internal/clock"
 	"github.com/dozehq/doze/internal/daemon"
@@ -117,7 +118,7 @@ func frontOptions(p *platform, in *front.Listeners) front.Options {
 		Now: func(ctx context.Context) metric.Now { return now(ctx, p) },
 	}
 	o := p.settings.Front()
-	o.Listeners, o.Previews = in, p.edge.Previews()
+	o.Listeners, o.Previews, o.Streams = in, p.edge.Previews(), p.edge
 	o.Handler = front.Mux{Edge: p.edge, API: p.plane.Handler(), Version: version, Metrics: p.metrics}
 	if o.Authority != nil {
 		o.Authority.Files, o.Authority.Ours = p.plane.Store, p.edge.Host
@@ -144,6 +145,7 @@ func serve(ctx context.Context, p *platform, signals <-chan os.Signal) error {
 		{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.plane.ClockStepped) }},
 	}
 	services = append(append(services, p.host.Services()...), daemon.Service{Name: "history", Run: func(ctx context.Context) error { return p.plane.History.Run(ctx, p.metrics.Families) }})
+	services = append(services, daemon.Service{Name: "backup", Run: func(ctx context.Context) error { return backup.Serve(ctx, p.settings.Run, p.settings.Data, p.host) }})
 	services = append(services, p.front.Servers()...)
 	services = append(services, daemon.Service{Name: "edge", Run: p.edge.Run}) // ends open requests, before the servers wait for them
 	services = append(services, p.front.Listeners(ctx, signals, end)...)

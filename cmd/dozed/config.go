@@ -28,12 +28,29 @@ func load(name string, args []string, extra ...func(*flag.FlagSet)) (settings.Se
 }
 
 // loadAll is load for a command that takes no arguments but flags.
-func loadAll(name string, args []string) (settings.Settings, error) {
-	s, rest, err := load(name, args)
+func loadAll(name string, args []string, extra ...func(*flag.FlagSet)) (settings.Settings, error) {
+	s, rest, err := load(name, args, extra...)
 	if err == nil && len(rest) > 0 {
 		err = fmt.Errorf("dozed %s takes no argument %q; see dozed %s --help", name, rest[0], name)
 	}
 	return s, err
+}
+
+// task is what a command does with a data directory.
+type task interface {
+	Bind(flags *flag.FlagSet)
+	Do(ctx context.Context, s settings.Settings) error
+}
+
+// on returns the command that does a task.
+func on(name string, t task) func(context.Context, []string) error {
+	return func(ctx context.Context, args []string) error {
+		s, err := loadAll(name, args, t.Bind)
+		if err != nil {
+			return err
+		}
+		return t.Do(ctx, s)
+	}
 }
 
 // loadFor is load for a command that does several things: the first argument

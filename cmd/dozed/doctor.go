@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 
 	"github.com/dozehq/doze/internal/checkup"
@@ -28,12 +27,9 @@ func examined(ctx context.Context, s settings.Settings) doctor.Host {
 // examine says what the host lacks, and changes what it may if it is told to.
 func examine(ctx context.Context, args []string) error {
 	var v doctor.Visit
-	s, rest, err := load("doctor", args, v.Bind)
-	switch {
-	case err != nil:
+	s, err := loadAll("doctor", args, v.Bind)
+	if err != nil {
 		return err
-	case len(rest) > 0:
-		return fmt.Errorf("dozed doctor takes no argument %q", rest[0])
 	}
 	return v.Do(os.Stdout, func() doctor.Host { return checkup.Measured(ctx, examined(ctx, s), s, companion) })
 }

@@ -23,7 +23,7 @@ func addressesOf(s settings.Settings) (edge.Addresses, error) {
 	if err == nil && s.ByPath() {
 		a, err = a.WithPreviews(s.PreviewURL)
 	}
-	return a, err
+	return a.WithStreams(s.Secure()), err
 }
 
 // serveEdge is the edge role in a process of its own.
@@ -67,7 +67,7 @@ func serveEdge(ctx context.Context, args []string) (err error) {
 	})
 	know.OnLess(e.Recheck)
 	o := s.Front()
-	o.Listeners, o.Previews = in, e.Previews()
+	o.Listeners, o.Previews, o.Streams = in, e.Previews(), e
 	o.Handler = front.Mux{Edge: e, API: know.Desk.API(), Metrics: know.Desk.Metrics(), Version: version}
 	if o.Authority != nil {
 		o.Authority.Files, o.Authority.Ours = know.Desk, e.Host

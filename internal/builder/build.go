@@ -207,10 +207,10 @@ func tell(e buildapi.Event, emit func(fleet.BuildEvent)) {
 	}
 }
 
-// supply brings the images of the platform and of the workspace into the machine that a
-// Dockerfile names. It returns the digests that they have there by their names. All
-// others come from registries, which the machine reaches itself, under the rules of the
-// workspace.
+// supply brings images into the machine that a Dockerfile names: those of the platform, of
+// the workspace, and of registries with a mirror. It returns the digests that they have
+// there by their names. All others come from registries, which the machine
+// reaches itself, under the rules of the workspace.
 func (r *Room) supply(ctx context.Context, asks buildapi.Client, o order, emit func(fleet.BuildEvent)) (names map[string]string, bases []fleet.Base, err error) {
 	planned, err := asks.Plan(ctx, o.ID, buildapi.Plan{Dockerfile: o.Dockerfile, Target: o.Target, Args: o.Args})
 	if err != nil {
@@ -223,10 +223,17 @@ func (r *Room) supply(ctx context.Context, asks buildapi.Client, o order, emit f
 			if err := r.o.Images.CheckPlatform(name); err != nil {
 				return nil, nil, fleet.BuildFailed(doze.Public(err).Message, fleet.BuildFailure{})
 			}
-			if !r.o.Images.Platform(name) {
-				continue
-			}
 			base = fleet.Base{Ref: name}
+			if !r.o.Images.Platform(name) {
+				ref, mirrored, err := r.mirrored(ctx, name, o, emit)
+				if err != nil {
+					return nil, nil, err
+				}
+				if !mirrored {
+					continue
+				}
+				base.Ref = ref
+			}
 		}
 		digest, err := r.supplyOne(ctx, asks, name, base, emit)
 		if err != nil {
@@ -236,6 +243,24 @@ func (r *Room) supply(ctx context.Context, asks buildapi.Client, o order, emit f
 		bases = append(bases, base)
 	}
 	return names, bases, nil
+}
+
+// mirrored returns what the mirror of its registry has now for a name, and whether there is
+// one. With a login for the registry, the build pulls from there: a mirror gets no
+// credentials.
+func (r *Room) mirrored(ctx context.Context, name string, o order, emit func(fleet.BuildEvent)) (pinned string, ok bool, err error) {
+	ref, registry, ok := r.o.Images.Mirrored(name)
+	if _, own := o.Logins[registry]; !ok || own {
+		return "", false, nil
+	}
+	err = doingLong(quietMost, "pull the image "+name+" from a mirror", emit, func(*task) error {
+		pinned, err = r.o.Images.Pin(ctx, ref)
+		return err
+	})
+	if err != nil {
+		return "", false, baseFailure(name, err)
+	}
+	return pinned, true, nil
 }
 
 // supplyOne brings one image into the machine, unless that has it.

@@ -81,6 +81,11 @@ type Images interface {
 	Platform(name string) bool
 	// CheckPlatform returns why a name that can only mean an image of the platform means none.
 	CheckPlatform(name string) error
+	// Mirrored returns the reference and the registry of a name whose registry has a
+	// mirror.
+	Mirrored(name string) (ref, registry string, ok bool)
+	// Pin returns the reference that means for ever what one without credentials means now.
+	Pin(ctx context.Context, ref string) (pinned string, err error)
 	// Ensure has an image here: made or pulled, if it is not there yet. It returns the
 	// digest of its files.
 	Ensure(ctx context.Context, b fleet.Base) (digest string, err error)

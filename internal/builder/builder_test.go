@@ -171,6 +171,35 @@ func TestSupply(t *testing.T) {
 	}
 }
 
+// TestSupplyOfMirrors: an image of a registry that has a mirror comes into the machine as it is
+// now. With a login for the registry, the machine pulls it.
+func TestSupplyOfMirrors(t *testing.T) {
+	t.Parallel()
+	y := newYard(t)
+	o := y.order("b1")
+	o.Dockerfile = fleettest.Mirrored
+	y.must(o)
+	want := map[string]string{"mirrored.example.com/a:1": digestOf("mirrored.example.com/a:1@now")}
+	if diff := cmp.Diff(want, y.guest().orders[0].Names); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([][]fleet.Base{{{Ref: "mirrored.example.com/a:1@now"}}}, y.shelf.bases); diff != "" {
+		t.Errorf("the result was imported over something else:\n%s", diff)
+	}
+	o.ID, o.Logins = "b2", map[string]fleet.Login{"mirrored.example.com": {Username: "u", Password: "p"}}
+	y.must(o)
+	if names := y.guest().orders[1].Names; len(names) > 0 {
+		t.Errorf("with a login, the mirror gave %v", names)
+	}
+	y.shelf.mu.Lock()
+	y.shelf.gone = true
+	y.shelf.mu.Unlock()
+	o.ID, o.Logins = "b3", nil
+	if _, _, err := y.try(o); doze.Public(err).Name != fleet.NameBuildFailed || !strings.Contains(err.Error(), "the mirror has no such image") {
+		t.Errorf("of a mirror without it there is %v", err)
+	}
+}
+
 // TestTornExport: an image that cannot be read to its end is no fault of the builder.
 func TestTornExport(t *testing.T) {
 	t.Parallel()

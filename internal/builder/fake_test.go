@@ -472,6 +472,7 @@ type shelf struct {
 	ensured []fleet.Base      // guarded by mu
 	bases   [][]fleet.Base    // guarded by mu; of each import
 	torn    error             // guarded by mu; why an export breaks off
+	gone    bool              // guarded by mu; mirrors have nothing
 }
 
 func newShelf() *shelf { return &shelf{images: map[string][]byte{}} }
@@ -483,6 +484,19 @@ func (s *shelf) CheckPlatform(name string) error {
 		return doze.Errorf(doze.Invalid, "the platform has no image %q", name)
 	}
 	return nil
+}
+
+func (s *shelf) Mirrored(name string) (ref, registry string, ok bool) {
+	return name, "mirrored.example.com", strings.HasPrefix(name, "mirrored.example.com/")
+}
+
+func (s *shelf) Pin(_ context.Context, ref string) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone {
+		return "", &doze.Error{Kind: doze.Invalid, Name: doze.NameInvalidImage, Message: "the mirror has no such image"}
+	}
+	return ref + "@now", nil
 }
 
 func (s *shelf) Ensure(_ context.Context, b fleet.Base) (string, error) {

@@ -253,6 +253,7 @@ func upstreamOf(sb store.Sandbox) fleet.Upstream {
 		Why:      whyFailed(sb),
 		Building: awaitsImage(sb.Phase),
 		Until:    lastDay(sb),
+		Streams:  sb.Spec.Runtime.Streams(),
 	}
 }
 

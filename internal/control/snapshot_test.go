@@ -387,7 +387,7 @@ func TestRestore(t *testing.T) {
 		p.Node.Set("create", doze.Errorf(doze.Unavailable, "memory is short"))
 		planetest.Want[any](p, 503, "POST", "/sandboxes/a/snapshots/n/restore", "")
 		p.Node.Set("create", nil)
-		if now, _ := p.Dir.Find("main", "a", time.Now()); now != before || recall(p, "a") != "two" || p.Get().Spec.Runtime.Memory != 1024 {
+		if now, _ := p.Dir.Find("main", "a", time.Now()); !cmp.Equal(now, before) || recall(p, "a") != "two" || p.Get().Spec.Runtime.Memory != 1024 {
 			t.Errorf("what did not work changed it: %+v, %q", now, recall(p, "a"))
 		}
 		settled(t, "after a failed restore", p)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -106,4 +107,34 @@ func readRecord(dir, hex string) (r record, err error) {
 		return r, doze.Errorf(doze.Internal, "it is %d bytes long, not %d", info.Size(), r.Bytes)
 	}
 	return r, nil
+}
+
+// Lasting returns the files of the images that cannot be made again as they are. Those are
+// the images whose files used has, and those that no registry has and to which a reference
+// of named leads. The record of an image comes after its file.
+func (l *Library) Lasting(used, named []string) (files []string, err error) {
+	records, _, err := read(l.imageDir())
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range records {
+		wanted := slices.ContainsFunc(named, func(ref string) bool { _, ok := r.Refs[ref]; return ok })
+		inUse := slices.ContainsFunc(used, func(file string) bool { return filepath.Base(file) == filepath.Base(r.Path) })
+		if inUse || wanted && !r.remade() {
+			files = append(files, r.Path, strings.TrimSuffix(r.Path, imageSuffix)+recordSuffix)
+		}
+	}
+	return files, nil
+}
+
+// remade reports whether the image can be made again of each of its references, though
+// perhaps of other bytes.
+func (r record) remade() bool {
+	for key := range r.Refs {
+		ref, _, _ := strings.Cut(key, ownerMark)
+		if known, err := parse(ref); err != nil || !known.made() {
+			return false
+		}
+	}
+	return true
 }

@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -272,6 +273,40 @@ func TestRetain(t *testing.T) {
 	defer again.Close()
 	if diff := cmp.Diff(l.Images(), again.Images()); diff != "" || len(l.Images()) != 2 {
 		t.Errorf("%d images; after a restart: %s", len(l.Images()), diff)
+	}
+}
+
+// TestLasting names what a backup must have: images in use, and those that records name and
+// no registry has.
+func TestLasting(t *testing.T) {
+	t.Parallel()
+	l, h := library(t, Options{PrivateRegistries: true}), newHub(t)
+	images := map[string]Image{}
+	for _, name := range []string{"pulled", "running"} {
+		h.push(t, name, v1.Config{}, layer(t, entry{'f', 0o600, 0, "f", name}))
+		img, err := l.Ensure(t.Context(), h.host+"/"+name, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		images[name] = img
+	}
+	for _, name := range []string{"mine", "others"} {
+		img, err := l.ImportTar(t.Context(), name, bytes.NewReader(layer(t, entry{'f', 0o600, 0, "f", name})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		images[name] = img
+	}
+	files, err := l.Lasting([]string{"/was/here/" + filepath.Base(images["running"].Path)}, []string{images["mine"].Ref, images["pulled"].Ref})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, lasts := range map[string]bool{"pulled": false, "running": true, "mine": true, "others": false} {
+		file := images[name].Path
+		record := strings.TrimSuffix(file, imageSuffix) + recordSuffix
+		if slices.Contains(files, file) != lasts || slices.Contains(files, record) != lasts {
+			t.Errorf("%s is in %q: want %t", name, files, lasts)
+		}
 	}
 }
 

@@ -47,6 +47,23 @@ func (m Mirrors) of(ref name.Reference) (name.Reference, bool, error) {
 	return there, true, err
 }
 
+// Mirrored returns the full reference of the image of a name, and its registry, if images
+// of that come from a mirror. The name is as a Dockerfile has it.
+func (l *Library) Mirrored(image string) (ref, registry string, ok bool) {
+	parsed, err := name.ParseReference(image)
+	if err != nil {
+		return "", "", false // who pulls it says why
+	}
+	registry = parsed.Context().RegistryStr()
+	if _, ok = l.o.Mirrors[registry]; !ok {
+		return "", "", false
+	}
+	if registry == name.DefaultRegistry {
+		registry = "docker.io"
+	}
+	return parsed.Name(), registry, true
+}
+
 // at reports whether host:port is a registry's, whose name may have no port.
 func at(registry name.Registry, address string) bool {
 	host, _, err := net.SplitHostPort(address)

@@ -78,6 +78,30 @@ func counted(t *testing.T) (h *hub, requests, logins *atomic.Int32) {
 	return &hub{host: strings.TrimPrefix(s.URL, "http://")}, requests, logins
 }
 
+// TestMirrored: what a Dockerfile names comes from a mirror if its registry has one.
+func TestMirrored(t *testing.T) {
+	t.Parallel()
+	mirrors, err := ParseMirrors([]string{"docker.io=mirror.example.com/docker", "quay.io=mirror.example.com/quay"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := library(t, Options{Mirrors: mirrors})
+	for image, want := range map[string][2]string{
+		"alpine":                       {"index.docker.io/library/alpine:latest", "docker.io"},
+		"docker.io/library/alpine:3":   {"index.docker.io/library/alpine:3", "docker.io"},
+		"quay.io/team/app:1":           {"quay.io/team/app:1", "quay.io"},
+		"registry.example.com/app:1":   {},
+		"mirror.example.com/docker/a":  {},
+		"not an image":                 {},
+		"quay.io.evil.example/team/ap": {},
+	} {
+		ref, registry, ok := l.Mirrored(image)
+		if ref != want[0] || registry != want[1] || ok != (want[0] != "") {
+			t.Errorf("%s: %s of %s, %t", image, ref, registry, ok)
+		}
+	}
+}
+
 // TestMirror: an image comes from the mirror of its registry, which may be private, and from
 // nowhere else. Credentials go to the registry that they are for.
 func TestMirror(t *testing.T) {

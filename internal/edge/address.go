@@ -21,6 +21,7 @@ const (
 	previewHost   = ".preview." // between region and domain
 	portPrefix    = "/port/"    // before the number of a port, in the path of a sandbox
 	tcpPrefix     = "/tcp/"     // the same, for connections instead of requests
+	streamScheme  = "tls://"    // of the address of a port that speaks no HTTP
 )
 
 // Addresses knows where sandboxes are found: under a host of their own,
@@ -38,6 +39,7 @@ type Addresses struct {
 	previewHosts []string // suffixes of hosts of previews, likewise
 
 	previews string // the base URL of previews by path; empty: there are none
+	raw      bool   // the listener speaks TLS, so that ports are reached without HTTP
 }
 
 // NewAddresses returns the addresses of a listener that the world reaches at
@@ -86,6 +88,13 @@ func (a Addresses) WithPreviews(public string) (Addresses, error) {
 	return a, nil
 }
 
+// WithStreams returns a with or without addresses of ports that speak no HTTP. The
+// listener has to speak TLS itself.
+func (a Addresses) WithStreams(has bool) Addresses {
+	a.raw = has
+	return a
+}
+
 // sameOrigin reports whether a browser takes two addresses for one origin.
 func sameOrigin(a, b *url.URL) bool {
 	port := func(u *url.URL) string {
@@ -115,6 +124,19 @@ func (a Addresses) PreviewURL(label string) string {
 		return a.previews + previewPrefix + label
 	}
 	return a.scheme + "://" + label + "." + a.region + previewHost + cmp.Or(a.domain, localTLD) + a.port
+}
+
+// StreamURL returns the public address of the preview of a label whose port speaks no
+// HTTP, tls://host:port. It is empty if this listener serves none.
+func (a Addresses) StreamURL(label string) string {
+	if !a.raw {
+		return ""
+	}
+	host := label // of a custom domain
+	if !strings.Contains(label, ".") {
+		host += "." + a.region + previewHost + cmp.Or(a.domain, localTLD)
+	}
+	return streamScheme + host + cmp.Or(a.port, ":443")
 }
 
 // Target is the host that custom domains lead to.

@@ -197,7 +197,8 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listene
 	if r.Method == http.MethodConnect {
 		return doze.Errorf(doze.Invalid, "the method CONNECT is not supported: a sandbox is not a proxy")
 	}
-	s := &stream{control: http.NewResponseController(w), idle: &v.idle, idleMax: e.idleMax}
+	control := http.NewResponseController(w)
+	s := &stream{control: control, idle: &v.idle, idleMax: e.idleMax}
 	at, ok := e.previewPlace(r, l)
 	switch {
 	case l == previews && !ok:
@@ -250,7 +251,7 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listene
 	defer done()
 	if r.ContentLength != 0 {
 		// A caller may still send while it reads the answer. HTTP/2 always can.
-		_ = s.control.EnableFullDuplex()
+		_ = control.EnableFullDuplex()
 	}
 	if shown {
 		pass, err := e.passFor(ctx, v)

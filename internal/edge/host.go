@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/dozehq/doze"
 )
 
 // Host reports whether a host, in any case, is that of the listener, of a
@@ -17,6 +19,9 @@ func (e *Edge) Host(name string) (domain string, ok bool) {
 	}
 	if label, ok := e.label(name); ok {
 		return e.domain, e.directory.Has(label)
+	}
+	if s, ok := e.streamAt(name); ok && s.protocol == doze.ProtocolTLS {
+		return "", false // the sandbox has its own
 	}
 	if label, ok := e.previewOf(name); ok {
 		_, ok := e.previews.Find(label, time.Now())

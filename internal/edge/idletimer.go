@@ -20,13 +20,18 @@ type idleTimer struct {
 // start returns conn, which beats from now on. With half, one direction of it can end
 // before the other, as protocols expect that know nothing of HTTP.
 func (p *idleTimer) start(conn io.ReadWriteCloser, half bool) io.ReadWriteCloser {
-	p.began = time.Now()
-	p.beat()
-	b := &beating{conn, p}
+	b := p.over(conn)
 	if to, ok := conn.(halfCloser); ok && half {
 		return &halfBeating{b, to}
 	}
 	return b
+}
+
+// over returns conn, which beats from now on.
+func (p *idleTimer) over(conn io.ReadWriteCloser) *beating {
+	p.began = time.Now()
+	p.beat()
+	return &beating{conn, p}
 }
 
 // halfCloser is a connection of which one direction can end.

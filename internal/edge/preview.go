@@ -35,8 +35,9 @@ func (e *Edge) Previews() http.Handler {
 // previewPlace reads the address of a preview, on a domain of the platform or a
 // custom one. The listener's own name is that of no preview.
 func (e *Edge) previewPlace(r *http.Request, l listener) (previewPlace, bool) {
-	if at, ok := e.customPreview(r); ok {
-		return at, true
+	path, _ := target(r)
+	if label, missed, ok := e.customPreview(hostOf(r.Host)); ok {
+		return previewPlace{label: label, path: path, missed: missed.label, domain: missed.domain}, true
 	}
 	if l == previews {
 		return e.previewLabel(r)
@@ -44,21 +45,20 @@ func (e *Edge) previewPlace(r *http.Request, l listener) (previewPlace, bool) {
 	return e.previewHost(r)
 }
 
-// customPreview reads the host of a preview on a custom domain,
-// <label>.preview.<domain>. A name that no preview has is that of the
-// domain's fallback.
-func (e *Edge) customPreview(r *http.Request) (previewPlace, bool) {
-	host := hostOf(r.Host)
-	label, d, ok := e.custom(host)
+// missed is what was asked for where the fallback of a domain answers.
+type missed struct{ label, domain string }
+
+// customPreview reads the host of a preview on a custom domain, <label>.preview.<domain>.
+// A name that no preview has is that of the domain's fallback.
+func (e *Edge) customPreview(host string) (label string, m missed, ok bool) {
+	first, d, ok := e.custom(host)
 	if !ok {
-		return previewPlace{}, false
+		return "", m, false
 	}
-	path, _ := target(r)
-	at := previewPlace{label: host, path: path}
-	if _, found := e.previews.Find(host, time.Now()); !found && fallsBack(label, d) {
-		at.label, at.missed, at.domain = d.Fallback+previewHost+d.Name, label, d.Name
+	if _, found := e.previews.Find(host, time.Now()); !found && fallsBack(first, d) {
+		return d.Fallback + previewHost + d.Name, missed{first, d.Name}, true
 	}
-	return at, true
+	return host, m, true
 }
 
 // custom takes a host below a custom domain apart.
@@ -104,6 +104,9 @@ func (e *Edge) admitPreview(w http.ResponseWriter, r *http.Request, v *visit, at
 	v.query = without(v.query, isPreviewToken)
 	if v.upstream, ok = e.directory.Find(p.Workspace, p.Sandbox, now); !ok {
 		return false, errNoPreview
+	}
+	if e.streamOf(p, v.upstream) != "" {
+		return false, &doze.Error{Kind: doze.Invalid, Name: badRequest, Message: "the port of this preview is declared without HTTP: connect by TLS to " + strings.TrimPrefix(e.StreamURL(at.label), streamScheme)}
 	}
 	v.upstream.Why = "" // the reason is for the owners of the sandbox
 	if err := barred(v.upstream); err != nil {

@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"net/http"
 	"sync"
 	"time"
 
@@ -29,7 +28,13 @@ type stream struct {
 	idle    *idleTimer
 	idleMax time.Duration // for which nothing may pass
 	cut     context.CancelCauseFunc
-	control *http.ResponseController
+	control deadlines
+}
+
+// deadlines of a connection.
+type deadlines interface {
+	SetReadDeadline(at time.Time) error
+	SetWriteDeadline(at time.Time) error
 }
 
 // streams are the requests in flight. It is safe for concurrent use.

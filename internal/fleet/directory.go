@@ -17,6 +17,9 @@ type Upstream struct {
 	Why       string    // why it failed, for callers with a credential; empty if only its events say
 	Building  bool      // its first image is being built, so it has no machine yet
 	Until     time.Time // from then on it leads nowhere, even if it is still here; zero is never
+	// Streams are the ports that its previews serve without HTTP, and their protocols:
+	// see [doze.Runtime.Streams].
+	Streams map[int]string `json:",omitempty"`
 }
 
 // Directory maps the address of a sandbox to its upstream, in memory. Control

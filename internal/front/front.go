@@ -33,6 +33,7 @@ type Options struct {
 	Limits    ingress.Limits
 	Handler   Handler      // behind the address of the API and the edge
 	Previews  http.Handler // behind the address of previews by path
+	Streams   Router       // gets connections that are no HTTP, where the listener speaks TLS; may be nil
 
 	Listen     string // as the operator gave it; for a warning
 	ListenHTTP string // address of plain HTTP beside TLS; empty is none
@@ -59,6 +60,7 @@ type Front struct {
 	given     *pair               // nil without a certificate of the operator
 	issuer    *certificate.Issuer // nil without an authority
 	plain     net.Listener        // of plain HTTP beside TLS; nil without
+	streams   *streams            // nil without
 	publicURL string
 	requests  *inflight
 }
@@ -76,6 +78,9 @@ func Open(o Options) (_ *Front, err error) {
 	}
 	f.server = f.newServer(f.requests.over(o.Handler, o.Handler.Lasts), secure)
 	f.server.RegisterOnShutdown(f.requests.endLasting)
+	if o.Streams != nil && secure != nil {
+		f.streams = newStreams(o.Streams, f.requests)
+	}
 	if f.listeners.previews != nil {
 		f.previews = f.newServer(f.requests.over(o.Previews, func(*http.Request) bool { return false }), secure.Clone())
 	}
@@ -126,9 +131,9 @@ func (f *Front) Servers() (services []daemon.Service) {
 		services = append(services, daemon.Service{Name: "plain http", Run: f.servePlain})
 	}
 	if f.previews != nil {
-		services = append(services, f.serving("previews", f.listeners.previews, f.previews))
+		services = append(services, f.serving("previews", f.listeners.previews, f.previews, nil))
 	}
-	return append(services, f.serving("http", f.listeners.api, f.server))
+	return append(services, f.serving("http", f.listeners.api, f.server, f.streams))
 }
 
 // Listeners let callers in, until they stop. They start after the servers. Signals ask
@@ -155,10 +160,16 @@ func (f *Front) Close() error {
 }
 
 // serving answers what comes through a listener, TLS included. At its end it waits
-// for the requests that are under way.
-func (f *Front) serving(name string, l *handover.Listener, server *http.Server) daemon.Service {
+// for the requests that are under way, and for the streams, which may be nil.
+func (f *Front) serving(name string, l *handover.Listener, server *http.Server, streams *streams) daemon.Service {
 	return daemon.Service{Name: name, Run: func(ctx context.Context) error {
-		return serve(ctx, server, f.ingress.Listen(l, server.TLSConfig))
+		if streams == nil {
+			return serve(ctx, server, f.ingress.Listen(l, server.TLSConfig, nil))
+		}
+		streams.begin(ctx)
+		err := serve(ctx, server, f.ingress.Listen(l, server.TLSConfig, streams))
+		streams.end()
+		return err
 	}}
 }
 

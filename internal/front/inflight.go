@@ -7,17 +7,18 @@ import (
 	"time"
 )
 
-// inflight counts the requests that are under way, upgraded connections included.
+// inflight counts the requests that are under way, upgraded connections included, and
+// streams.
 type inflight struct {
 	ended   chan struct{} // has room for one: tells wait that a request ended
 	leaving chan struct{} // closed when answers without an end have to end
 
 	mu    sync.Mutex
-	began map[*http.Request]time.Time // guarded by mu
+	began map[any]time.Time // guarded by mu; a request or a stream
 }
 
 func newInflight() *inflight {
-	return &inflight{ended: make(chan struct{}, 1), leaving: make(chan struct{}), began: map[*http.Request]time.Time{}}
+	return &inflight{ended: make(chan struct{}, 1), leaving: make(chan struct{}), began: map[any]time.Time{}}
 }
 
 // endLasting ends the requests that last. It is called once.
@@ -30,9 +31,7 @@ func (f *inflight) over(h http.Handler, lasts func(*http.Request) bool) http.Han
 			f.last(w, r, h)
 			return
 		}
-		f.mu.Lock()
-		f.began[r] = time.Now()
-		f.mu.Unlock()
+		f.begin(r)
 		defer f.end(r) // after a panic, too
 		h.ServeHTTP(w, r)
 	})
@@ -52,7 +51,14 @@ func (f *inflight) last(w http.ResponseWriter, r *http.Request, h http.Handler) 
 	h.ServeHTTP(w, r.WithContext(ctx))
 }
 
-func (f *inflight) end(r *http.Request) {
+// begin counts a request, or a stream, until end.
+func (f *inflight) begin(r any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.began[r] = time.Now()
+}
+
+func (f *inflight) end(r any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.began, r)

@@ -32,7 +32,7 @@ func (f *Front) servePlain(ctx context.Context) error {
 	f.ingress.Configure(server)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.Serve(f.ingress.Listen(f.plain, nil)); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(f.ingress.Listen(f.plain, nil, nil)); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return context.Cause(ctx)

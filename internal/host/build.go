@@ -240,6 +240,17 @@ func (b buildImages) Platform(name string) bool { return b.h.images.Platform(nam
 // CheckPlatform implements [builder.Images].
 func (b buildImages) CheckPlatform(name string) error { return b.h.images.CheckPlatform(name) }
 
+// Mirrored implements [builder.Images].
+func (b buildImages) Mirrored(name string) (ref, registry string, ok bool) {
+	return b.h.images.Mirrored(name)
+}
+
+// Pin implements [builder.Images].
+func (b buildImages) Pin(ctx context.Context, ref string) (string, error) {
+	pinned, _, err := b.h.images.Pin(ctx, ref, nil, showProgress(b.h.o.Output, ref))
+	return pinned, err
+}
+
 // ensure has an image here.
 func (b buildImages) ensure(ctx context.Context, base fleet.Base) (disk.Image, error) {
 	return b.h.images.EnsureFor(ctx, base.Ref, diskLogin(base.Login), showProgress(b.h.o.Output, base.Ref))

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dozehq/doze/internal/greeting"
 	"github.com/dozehq/doze/internal/httpx"
 	"github.com/dozehq/doze/internal/ratelimit"
 )
@@ -176,7 +177,7 @@ func bottom(c net.Conn) *conn {
 	case secureGuard:
 		return c.conn
 	case *tls.Conn:
-		own, _ := c.NetConn().(*conn)
+		own, _ := greeting.Raw(c.NetConn()).(*conn)
 		return own
 	}
 	return nil

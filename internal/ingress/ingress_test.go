@@ -78,7 +78,7 @@ func start(t *testing.T, l ingress.Limits, h http.HandlerFunc, secure bool) *ser
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = hs.Serve(in.Listen(raw, config))
+		_ = hs.Serve(in.Listen(raw, config, nil))
 	}()
 	t.Cleanup(func() {
 		_ = hs.Close()

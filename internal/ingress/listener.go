@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/greeting"
 	"github.com/dozehq/doze/internal/httpx"
 )
 
@@ -37,7 +38,8 @@ type listener struct {
 	net.Listener
 
 	in      *Ingress
-	secure  *tls.Config // nil for plain HTTP
+	secure  *greeting.Server // nil for plain HTTP
+	streams Streams          // nil without
 	arrived chan arrival
 	closed  chan struct{}
 	once    sync.Once
@@ -50,27 +52,45 @@ type arrival struct {
 	err  error
 }
 
+// Streams take connections that are no HTTP, by the host that their client asks for.
+type Streams interface {
+	// Takes reports whether a client is of theirs. It must not block.
+	Takes(h greeting.Hello) bool
+	// Open connects a client to its port, or says why not.
+	Open(ctx context.Context, h greeting.Hello) (greeting.Stream, error)
+	// Serve has the stream carried until it ends, and calls ended then. It does not wait.
+	Serve(client greeting.Conn, s greeting.Stream, ended func())
+}
+
 // Listen returns a listener over l. With secure, which may be nil, it speaks TLS,
-// and the server must not do so. It is closed with l, or closes l.
-func (in *Ingress) Listen(l net.Listener, secure *tls.Config) net.Listener {
+// and the server must not do so. Streams, which may be nil, take what is no HTTP. It is
+// closed with l, or closes l.
+func (in *Ingress) Listen(l net.Listener, secure *tls.Config, streams Streams) net.Listener {
+	to := &listener{Listener: l, in: in, streams: streams, arrived: make(chan arrival), closed: make(chan struct{})}
 	if secure != nil {
 		secure = secure.Clone()
-		choose := secure.GetConfigForClient
-		secure.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-			// The client has begun. A certificate may have to be got now.
-			_ = hello.Conn.SetReadDeadline(time.Time{})
-			if choose == nil {
-				return nil, nil //nolint:nilnil // what it means to crypto/tls
-			}
-			return choose(hello)
-		}
 		for _, proto := range []string{"h2", "http/1.1"} {
 			if !slices.Contains(secure.NextProtos, proto) {
 				secure.NextProtos = append(secure.NextProtos, proto)
 			}
 		}
+		to.secure = greeting.NewServer(secure, to.choose)
 	}
-	return &listener{Listener: l, in: in, secure: secure, arrived: make(chan arrival), closed: make(chan struct{})}
+	return to
+}
+
+// choose says who takes a connection.
+func (l *listener) choose(ctx context.Context, h greeting.Hello) (greeting.Stream, error) {
+	if l.streams == nil || !l.streams.Takes(h) {
+		return nil, nil //nolint:nilnil // HTTP
+	}
+	if at, err := netip.ParseAddrPort(h.From); err == nil {
+		if v := l.in.requests.take(at.Addr().Unmap().WithZone(""), 1); !v.OK {
+			l.in.count(overRate)
+			return nil, v.Err("connections from your address")
+		}
+	}
+	return l.streams.Open(ctx, h)
 }
 
 // Accept implements [net.Listener].
@@ -244,16 +264,19 @@ func (l *listener) handshake(c *conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTime) //nolint:forbidigo // a listener has no context
 	defer cancel()
 	_ = c.SetReadDeadline(time.Now().Add(l.in.limits.Header))
-	secure := tls.Server(c, l.secure)
-	if err := secure.HandshakeContext(ctx); err != nil {
-		if header, ok := errors.AsType[tls.RecordHeaderError](err); ok && looksPlain(header.RecordHeader) {
-			_ = c.SetDeadline(time.Now().Add(lingerTime))
-			_, _ = io.WriteString(c, "HTTP/1.0 400 Bad Request\r\n\r\nThis address speaks TLS: use https.\n")
-		}
-		_ = c.Close()
+	begun, stream, err := l.secure.Begin(ctx, c)
+	if err != nil {
+		l.dismiss(c, err)
 		return
 	}
 	c.opening.Reset(l.in.limits.Header)
+	if stream != nil {
+		c.opening.Stop()
+		c.active.Add(1) // nobody makes room by ending it
+		l.streams.Serve(begun, stream, func() { c.active.Add(-1); _ = c.Close() })
+		return
+	}
+	secure, _ := begun.(*tls.Conn)
 	var served net.Conn = secure // HTTP/2, which bounds its headers itself
 	if proto := secure.ConnectionState().NegotiatedProtocol; proto == "" || proto == "http/1.1" {
 		served = c.over(secure)
@@ -262,6 +285,22 @@ func (l *listener) handshake(c *conn) {
 	}
 	if !l.hand(arrival{conn: served}) {
 		_ = c.Close()
+	}
+}
+
+// dismiss ends a connection whose handshake did not work, when its client could read
+// why.
+func (l *listener) dismiss(c *conn, err error) {
+	defer func() { _ = c.Close() }()
+	if header, ok := errors.AsType[tls.RecordHeaderError](err); ok && looksPlain(header.RecordHeader) {
+		_ = c.SetDeadline(time.Now().Add(lingerTime))
+		_, _ = io.WriteString(c, "HTTP/1.0 400 Bad Request\r\n\r\nThis address speaks TLS: use https.\n")
+		return
+	}
+	if greeting.Told(err) {
+		_ = c.SetDeadline(time.Now().Add(lingerTime))
+		_ = c.CloseWrite()
+		_, _ = io.CopyN(io.Discard, c, lingerBytes)
 	}
 }
 

@@ -24,7 +24,7 @@ func serve(t *testing.T, in *Ingress, h http.HandlerFunc) string {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = server.Serve(in.Listen(raw, nil))
+		_ = server.Serve(in.Listen(raw, nil, nil))
 	}()
 	t.Cleanup(func() {
 		_ = server.Close()

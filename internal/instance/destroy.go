@@ -16,6 +16,7 @@ import (
 	"github.com/dozehq/doze/internal/disk"
 	"github.com/dozehq/doze/internal/host"
 	"github.com/dozehq/doze/internal/hostnet"
+	"github.com/dozehq/doze/internal/settings"
 	"github.com/dozehq/doze/internal/swap"
 	"github.com/dozehq/doze/internal/teardown"
 )
@@ -38,8 +39,14 @@ func (d *Destruction) Bind(flags *flag.FlagSet) {
 	flags.BoolVar(&d.Yes, "yes", false, "do not ask for confirmation")
 }
 
-// Do does it, when the operator agrees. Nobody may serve the directory.
-func (d Destruction) Do(ctx context.Context) error {
+// Do ends what is left of a data directory, when the operator agrees. Nobody may serve the
+// directory.
+func (d *Destruction) Do(ctx context.Context, s settings.Settings) error {
+	d.Data, d.Run, d.Cgroup, d.ImagesDir = s.Data, s.Run, s.Cgroup, s.ImagesDir
+	return d.do(ctx)
+}
+
+func (d *Destruction) do(ctx context.Context) error {
 	if !Served(d.Data) {
 		return doze.Errorf(doze.NotFound, "%s is no data directory of dozed: name one with --data", d.Data)
 	}
@@ -76,7 +83,7 @@ func (d Destruction) Do(ctx context.Context) error {
 }
 
 // claim locks the directories, and finds what is left of the last dozed.
-func (d Destruction) claim() (left teardown.Platform, unlock func(), err error) {
+func (d *Destruction) claim() (left teardown.Platform, unlock func(), err error) {
 	unlockData, err := Lock(d.Data)
 	if err != nil {
 		return left, nil, fmt.Errorf("stop it first: %w", err)

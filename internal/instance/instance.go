@@ -39,10 +39,21 @@ const (
 // HistoryDir, in the data directory, has what the platform did and took.
 const HistoryDir = "history"
 
+// Names of what dozed backup and dozed restore have in a data directory.
+const (
+	BackupDir      = "backup"               // copies for a backup that is under way
+	RestoreDir     = "restore"              // what is being restored
+	RestoredConfig = "restored.config.json" // the configuration of the platform that was restored
+)
+
+// Keys are the names of the keys in a data directory, and of what says who it is. A backup
+// has them.
+func Keys() []string { return []string{sealFile, keyFile, host.EgressFile, nodeFile, fleetDir} }
+
 // ours is everything that dozed makes in a data directory.
 var ours = []string{
 	keyFile, "agents", "builders", "builds", databaseFile, databaseFile + "-shm", databaseFile + "-wal", host.EgressFile, "engines", "images", file, lockFile, host.LogsDir, HistoryDir, "net", recordsFile, "sandboxes", sealFile, "snapshots", "ahead",
-	"swap", "swap.zram", "volumes", nodeFile, fleetDir, lockFile + ".control", lockFile + ".node", lockFile + ".edge",
+	"swap", "swap.zram", "volumes", BackupDir, RestoreDir, RestoredConfig, nodeFile, fleetDir, lockFile + ".control", lockFile + ".node", lockFile + ".edge",
 }
 
 // Instance says to others on this host where the dozed of a data directory is, or
@@ -158,6 +169,12 @@ func NodeID(data string) (string, error) {
 	id = strings.ToLower(rand.Text())
 	return id, durable.Replace(file, []byte(id+"\n"), 0o600)
 }
+
+// LockFile is what the process that serves a data directory locks.
+func LockFile(data string) string { return filepath.Join(data, lockFile) }
+
+// DatabaseFile is where the records are if they are in a file.
+func DatabaseFile(data string) string { return filepath.Join(data, databaseFile) }
 
 // SealFile is where the key is that secrets in the records are sealed with.
 func SealFile(data string) string { return filepath.Join(data, sealFile) }

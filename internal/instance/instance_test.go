@@ -105,13 +105,13 @@ func TestRemains(t *testing.T) {
 func TestDestroyTouchesNothingElse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := (Destruction{Data: dir, Run: filepath.Join(dir, "run"), Cgroup: "doze-test-none", All: true, Yes: true, Out: io.Discard}).Do(t.Context()); err == nil || !strings.Contains(err.Error(), "no data directory") {
+	if err := (&Destruction{Data: dir, Run: filepath.Join(dir, "run"), Cgroup: "doze-test-none", All: true, Yes: true, Out: io.Discard}).do(t.Context()); err == nil || !strings.Contains(err.Error(), "no data directory") {
 		t.Errorf("a directory of somebody else: %v", err)
 	}
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, "lock"), nil, 0o600), os.Mkdir(filepath.Join(dir, "images"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	if err := (Destruction{Data: dir, Run: filepath.Join(dir, "run"), Cgroup: "doze-test-none", All: true, Yes: true, Out: io.Discard}).Do(t.Context()); err == nil || !strings.Contains(err.Error(), "no data directory") {
+	if err := (&Destruction{Data: dir, Run: filepath.Join(dir, "run"), Cgroup: "doze-test-none", All: true, Yes: true, Out: io.Discard}).do(t.Context()); err == nil || !strings.Contains(err.Error(), "no data directory") {
 		t.Errorf("one that looks a little like ours: %v", err)
 	}
 	unlock, err := Lock(dir)
@@ -122,7 +122,7 @@ func TestDestroyTouchesNothingElse(t *testing.T) {
 	if err := Announce(dir, Instance{Address: "http://127.0.0.1:1", Run: filepath.Join(dir, "run"), Cgroup: "doze-test-none"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := (Destruction{Data: dir, Run: filepath.Join(dir, "run"), Cgroup: "doze-test-none", All: true, Yes: true, Out: io.Discard}).Do(t.Context()); err == nil || !strings.Contains(err.Error(), "another dozed") {
+	if err := (&Destruction{Data: dir, Run: filepath.Join(dir, "run"), Cgroup: "doze-test-none", All: true, Yes: true, Out: io.Discard}).do(t.Context()); err == nil || !strings.Contains(err.Error(), "another dozed") {
 		t.Errorf("a directory in use: %v", err)
 	}
 }

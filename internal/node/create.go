@@ -277,4 +277,4 @@ func cause(ctx context.Context, err error) error {
 // dir is where everything of a sandbox is.
 func (n *Node) dir(uid string) string { return filepath.Join(n.Dir, uid) }
 
-func (n *Node) machineDir(uid string) string { return filepath.Join(n.dir(uid), "machine") }
+func (n *Node) machineDir(uid string) string { return filepath.Join(n.dir(uid), machineName) }

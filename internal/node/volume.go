@@ -31,6 +31,8 @@ type Volumes interface {
 	// Measure returns the bytes of the blocks that a disk takes, and those that its
 	// owner may fill.
 	Measure(id string) (allocated, reserved int64, err error)
+	// Copy copies a disk into a new file, as it is now. Nobody may write to it meanwhile.
+	Copy(ctx context.Context, id, file string) error
 	// Attach gives a disk to an owner, also again, and returns the directory with
 	// its files.
 	Attach(ctx context.Context, id, owner string, readOnly bool) (dir string, err error)

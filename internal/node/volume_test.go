@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -81,6 +83,16 @@ func (s *shelf) Measure(id string) (allocated, reserved int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sizes[id].Bytes() / 4, s.sizes[id].Bytes(), nil
+}
+
+// Copy writes the size of a disk to a file.
+func (s *shelf) Copy(_ context.Context, id, file string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sizes[id] == 0 {
+		return doze.Errorf(doze.NotFound, "there is no such volume")
+	}
+	return os.WriteFile(file, strconv.AppendInt(nil, int64(s.sizes[id]), 10), 0o600)
 }
 
 func (s *shelf) Resize(id string, size doze.Megabytes) error {

@@ -33,7 +33,7 @@ func TestRefusedBeforeTheBody(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = server.Serve(in.Listen(raw, nil))
+		_ = server.Serve(in.Listen(raw, nil, nil))
 	}()
 	t.Cleanup(func() {
 		_ = server.Close()

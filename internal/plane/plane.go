@@ -88,7 +88,7 @@ func (p *Plane) Begin(ctx context.Context, n Node, a edge.Addresses, recheck fun
 		Directory: p.Directory, Previews: p.Previews, Credentials: p.Credentials,
 		History: p.History, Checkup: p.Doctor,
 		Audit: audit.New(p.Store, s.AuditRetention.Duration), Quotas: p.quotas, Operator: s.Workspace,
-		Regions: s.Regions, Base: s.APIURL(), URL: a.URL, PreviewURL: a.PreviewURL, DomainTarget: a.Target(), Resolver: s.DNS(),
+		Regions: s.Regions, Base: s.APIURL(), URL: a.URL, PreviewURL: a.PreviewURL, StreamURL: a.StreamURL, DomainTarget: a.Target(), Resolver: s.DNS(),
 		Hub: hub(), Recheck: recheck, Pool: pool, Spool: filepath.Join(s.Data, "builds"), Parallel: s.Builds,
 	}
 	if n.Bucket != nil { // a nil of its type would be a bucket

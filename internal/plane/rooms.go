@@ -47,6 +47,7 @@ type Parts struct {
 	Base         string                              // the address of the control API
 	URL          func(workspace, name string) string // the address of a sandbox
 	PreviewURL   func(label string) string           // the address of a preview
+	StreamURL    func(label string) string           // the same of a port without HTTP; empty where none is served
 	Resolver     preview.Resolver                    // asks the DNS about custom domains
 	DomainTarget string                              // the host that custom domains lead to
 	Recheck      func()                              // has the edge look again at who may do less; it does not wait
@@ -85,7 +86,7 @@ func NewRooms(p Parts) *Rooms {
 	r := &Rooms{
 		Logins: oauth.New(oauth.Config{Store: p.Store, Credentials: p.Credentials, Base: p.Base}),
 		Preview: preview.New(preview.Config{
-			Store: p.Store, Previews: p.Previews, Regions: p.Regions, URL: p.PreviewURL, Resolver: p.Resolver,
+			Store: p.Store, Previews: p.Previews, Regions: p.Regions, URL: p.PreviewURL, StreamURL: p.StreamURL, Resolver: p.Resolver,
 			DomainTarget: p.DomainTarget, Recheck: p.Recheck,
 		}),
 		audit: p.Audit,

@@ -113,18 +113,22 @@ func (s *Server) Unpublish(ctx context.Context, uids ...string) {
 	}
 }
 
-// onePreview is the preview that a path names.
-func (s *Server) onePreview(ctx context.Context, r *http.Request) (store.Preview, error) {
+// onePreview is the preview that a path names, and its sandbox.
+func (s *Server) onePreview(ctx context.Context, r *http.Request) (store.Sandbox, store.Preview, error) {
 	sb, err := s.Store.Living(ctx, api.Caller(ctx).Workspace, r.PathValue("name"))
 	if err != nil {
-		return store.Preview{}, err
+		return store.Sandbox{}, store.Preview{}, err
 	}
-	return s.Store.Preview(ctx, sb.UID, r.PathValue("preview"), time.Now())
+	p, err := s.Store.Preview(ctx, sb.UID, r.PathValue("preview"), time.Now())
+	return sb, p, err
 }
 
-// shown is a preview as callers see it.
-func (s *Server) shown(p store.Preview) doze.Preview {
+// shown is a preview of a sandbox as callers see it.
+func (s *Server) shown(sb store.Sandbox, p store.Preview) doze.Preview {
 	p.Spec.URL, p.Spec.Region, p.Status = s.URL(p.Label), s.Regions[0], doze.Running.Status()
+	if at := s.StreamURL(p.Label); at != "" && sb.Spec.Runtime.Streams()[p.Spec.Port] != "" {
+		p.Spec.URL = at
+	}
 	return p.Preview
 }
 
@@ -136,14 +140,14 @@ func (s *Server) listPreviews(ctx context.Context, r *http.Request) ([]doze.Prev
 	all, err := s.Store.Previews(ctx, sb.UID, time.Now())
 	list := make([]doze.Preview, len(all))
 	for i, p := range all {
-		list[i] = s.shown(p)
+		list[i] = s.shown(sb, p)
 	}
 	return list, err
 }
 
 func (s *Server) preview(ctx context.Context, r *http.Request) (doze.Preview, error) {
-	p, err := s.onePreview(ctx, r)
-	return s.shown(p), err
+	sb, p, err := s.onePreview(ctx, r)
+	return s.shown(sb, p), err
 }
 
 func (s *Server) createPreview(ctx context.Context, r *http.Request, body map[string]any) (doze.Preview, error) {
@@ -254,7 +258,7 @@ func (s *Server) writePreview(ctx context.Context, r *http.Request, sb store.San
 		return doze.Preview{}, err
 	}
 	s.Recheck()
-	return s.shown(p), s.stillThere(life, sb.UID)
+	return s.shown(sb, p), s.stillThere(life, sb.UID)
 }
 
 // stillThere ends the previews of a sandbox that was deleted while one was
@@ -283,11 +287,11 @@ func (s *Server) deletePreview(ctx context.Context, r *http.Request) (doze.Previ
 	}
 	s.Previews.Drop(p.Label, p.ID)
 	s.Recheck()
-	return s.shown(p), nil
+	return s.shown(sb, p), nil
 }
 
 func (s *Server) listPreviewTokens(ctx context.Context, r *http.Request) ([]doze.PreviewToken, error) {
-	p, err := s.onePreview(ctx, r)
+	_, p, err := s.onePreview(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -301,7 +305,7 @@ func (s *Server) listPreviewTokens(ctx context.Context, r *http.Request) ([]doze
 }
 
 func (s *Server) createPreviewToken(ctx context.Context, r *http.Request, body map[string]any) (doze.PreviewToken, error) {
-	p, err := s.onePreview(ctx, r)
+	_, p, err := s.onePreview(ctx, r)
 	if err != nil {
 		return doze.PreviewToken{}, err
 	}
@@ -367,7 +371,7 @@ func (s *Server) changeTokens(ctx context.Context, p store.Preview, change func(
 
 // deletePreviewToken removes the tokens that have a name, or a value.
 func (s *Server) deletePreviewToken(ctx context.Context, r *http.Request) (map[string]string, error) {
-	p, err := s.onePreview(ctx, r)
+	_, p, err := s.onePreview(ctx, r)
 	if err != nil {
 		return nil, err
 	}

@@ -25,6 +25,30 @@ func label(v doze.Preview) string {
 	return label
 }
 
+// TestPreviewsOfPorts: what the sandbox declares of a port decides how its preview is
+// reached, and the edge learns of each change.
+func TestPreviewsOfPorts(t *testing.T) {
+	t.Parallel()
+	p := planetest.Start(t, true)
+	planetest.Want[any](p, 200, "POST", "/sandboxes", `{"metadata":{"name":"a"},"spec":{"runtime":{"ports":[{"target":5432,"protocol":"TCP"},{"target":3000},{"target":8080,"protocol":"TLS"}]}}}`)
+	for port, prefix := range map[string]string{"5432": "tls://db", "3000": "http://", "4000": "http://", "8080": "http://"} {
+		v := expose(p, `{"metadata":{"name":"p`+port+`"},"spec":{"port":`+port+`,"prefixUrl":"db`+port+`"}}`)
+		if !strings.HasPrefix(v.Spec.URL, prefix) {
+			t.Errorf("port %s is at %s", port, v.Spec.URL)
+		}
+	}
+	if to, _ := p.Dir.Find("main", "a", time.Now()); !cmp.Equal(to.Streams, map[int]string{5432: doze.ProtocolTCP}) {
+		t.Errorf("the edge knows %v", to.Streams)
+	}
+	planetest.Want[any](p, 200, "PUT", "/sandboxes/a", `{"spec":{"runtime":{"ports":[{"target":5432}]}}}`)
+	if v := planetest.Want[doze.Preview](p, 200, "GET", "/sandboxes/a/previews/p5432", ""); v.Spec.URL != "http://db5432-main.preview.test" {
+		t.Errorf("it is at %s", v.Spec.URL)
+	}
+	if to, _ := p.Dir.Find("main", "a", time.Now()); len(to.Streams) > 0 {
+		t.Errorf("the edge knows %v", to.Streams)
+	}
+}
+
 func TestPreviewsAreMadeAndChanged(t *testing.T) {
 	t.Parallel()
 	p := planetest.Start(t, true)

@@ -22,6 +22,7 @@ type Config struct {
 	Previews     *fleet.Previews
 	Regions      []string                  // the names of this place; the first is the default
 	URL          func(label string) string // the address of a preview
+	StreamURL    func(label string) string // the same of a port without HTTP; empty where none is served
 	Resolver     Resolver                  // asks the DNS about custom domains
 	DomainTarget string                    // the host that custom domains lead to
 	Recheck      func()                    // has the edge look again at who may do less; it does not wait

@@ -73,3 +73,9 @@ func (s Settings) Shown() Settings {
 	s.Database = u.Redacted()
 	return s
 }
+
+// ReadAddress reads a file with the address of a database and nothing else.
+func ReadAddress(file string) (address string, err error) {
+	err = readSecret(&address, file, "address", "the address of a database")
+	return address, err
+}

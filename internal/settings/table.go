@@ -9,7 +9,7 @@ import (
 )
 
 // A reader is a set of those who read a setting.
-type reader uint8
+type reader uint16
 
 const (
 	control reader = 1 << iota
@@ -20,6 +20,8 @@ const (
 	destroys
 	examines
 	makesImages
+	saves
+	migrates
 
 	everyRole = control | node | edge
 )
@@ -28,6 +30,7 @@ const (
 var readers = map[string]reader{
 	"all": everyRole, "control": control, "node": node, "edge": edge,
 	"certificates": makesCertificates, "destroy": destroys, "doctor": examines, "image": makesImages,
+	"backup": saves, "restore": saves, "migrate": migrates,
 }
 
 // reads reports whether a command reads a setting. One that is in no table reads all.
@@ -65,11 +68,11 @@ type row struct {
 // rows is the table of settings. The name of a field in a file is its JSON name.
 func (s *Settings) rows() []row {
 	return []row{
-		{&s.Data, "data", everyRole | makesCertificates | destroys | examines | makesImages, "`directory` for everything that must survive a restart"},
-		{&s.Database, "database", control, "`URL` of a PostgreSQL database for the records, such as postgres://doze@db.example.com/doze (default: SQLite in the data directory). Do not put a password here: use --database-file, DOZED_DATABASE or ~/.pgpass"},
-		{&s.DatabaseFile, "database-file", control, "`file` with the database URL, including its password"},
-		{&s.Run, "run", everyRole | destroys, "`directory` for run state (default: below /run/doze, one for each data directory)"},
-		{&s.ImagesDir, "images-dir", node | destroys | makesImages, "`directory` for images (default: in the data directory)"},
+		{&s.Data, "data", everyRole | makesCertificates | destroys | examines | makesImages | saves | migrates, "`directory` for everything that must survive a restart"},
+		{&s.Database, "database", control | saves | migrates, "`URL` of a PostgreSQL database for the records, such as postgres://doze@db.example.com/doze (default: SQLite in the data directory). Do not put a password here: use --database-file, DOZED_DATABASE or ~/.pgpass"},
+		{&s.DatabaseFile, "database-file", control | saves | migrates, "`file` with the database URL, including its password"},
+		{&s.Run, "run", everyRole | destroys | saves, "`directory` for run state (default: below /run/doze, one for each data directory)"},
+		{&s.ImagesDir, "images-dir", node | destroys | makesImages | saves, "`directory` for images (default: in the data directory)"},
 		{&s.Cgroup, "cgroup", node | edge | destroys, "`name` of the parent cgroup (default: one for each data directory)"},
 		{&s.Driver, "driver", node | examines, "`" + strings.Join(host.Drivers(), "|") + "`: the sandbox driver; existing sandboxes stay with theirs"},
 		{&s.Platform, "platform", node | examines, "`" + strings.Join(host.Platforms(host.DriverDefault), "|") + "`: how the system calls of sandboxes are intercepted. KVM needs /dev/kvm, and is refused until it is proved: dozed doctor measures it"},

@@ -34,15 +34,16 @@ func openSQLite(name string) (*engine, error) {
 		return nil, fmt.Errorf("database: %w", err)
 	}
 	e := &engine{name: name, dialect: goose.DialectSQLite3, migrations: migrations}
-	if e.write, err = sql.Open("sqlite", dsn(name, "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)")); err != nil {
+	if e.write, err = sql.Open("sqlite", dsn(name, "immediate", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)")); err != nil {
 		return nil, err
 	}
-	e.read, err = sql.Open("sqlite", dsn(name, "query_only(1)"))
+	// A transaction that only reads waits for no writer.
+	e.read, err = sql.Open("sqlite", dsn(name, "deferred", "query_only(1)"))
 	return e, err
 }
 
-func dsn(name string, pragmas ...string) string {
-	q := url.Values{"_txlock": {"immediate"}}
+func dsn(name, begin string, pragmas ...string) string {
+	q := url.Values{"_txlock": {begin}}
 	q.Add("_pragma", fmt.Sprintf("busy_timeout(%d)", busy.Milliseconds()))
 	for _, p := range pragmas {
 		q.Add("_pragma", p)

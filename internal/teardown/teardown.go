@@ -184,7 +184,7 @@ func rmdir(dir string) error {
 }
 
 // ownFiles are what a dozed has in its run directory besides engines.
-var ownFiles = []string{"lock", "lock.control", "lock.node", "lock.edge", "door.sock", "previews.sock", "owners"}
+var ownFiles = []string{"lock", "lock.control", "lock.node", "lock.edge", "door.sock", "previews.sock", "backup.sock", "owners"}
 
 // removeRun removes what we know in the run directory, and the directory if
 // nothing else is in it: somebody may have chosen one with other things.

@@ -117,6 +117,7 @@ func TestSaveDuringClaim(t *testing.T) {
 			_, tree := content{"f": {1}}.write(t)
 			_, next := content{"f": {2}}.write(t)
 			slow, fast := p.open(t, true, vault.Options{}), p.open(t, false, vault.Options{})
+			late := map[string][]byte{}
 			for name, during := range map[string]func(id string) (vault.Generation, error){
 				"save": func(id string) (vault.Generation, error) {
 					_, err := fast.Save(t.Context(), id, keyOf(t, id), gen(1, 2), next)
@@ -131,6 +132,11 @@ func TestSaveDuringClaim(t *testing.T) {
 					}
 					return base, err2
 				},
+				// A manifest of the older epoch was on its way all the time.
+				"late": func(id string) (vault.Generation, error) {
+					p.put(t, id+"/m/"+gen(1, 2).String(), late[id])
+					return fast.Claim(t.Context(), id, 2)
+				},
 				"newer": func(id string) (vault.Generation, error) { return fast.Claim(t.Context(), id, 3) },
 			} {
 				t.Run(name, func(t *testing.T) {
@@ -139,6 +145,12 @@ func TestSaveDuringClaim(t *testing.T) {
 						reached = false
 						id := fmt.Sprintf("%s-%d", name, n)
 						save(t, fast, id, gen(1, 1), tree)
+						if name == "late" {
+							save(t, fast, id, gen(1, 2), next)
+							key := id + "/m/" + gen(1, 2).String()
+							late[id] = p.read(t, key)
+							p.remove(t, key)
+						}
 						var other vault.Generation
 						var did error
 						p.at(n, func() { reached = true; other, did = during(id) })
@@ -148,6 +160,10 @@ func TestSaveDuringClaim(t *testing.T) {
 							break
 						}
 						if name == "newer" {
+							// It looks for newer ones in its third request.
+							if n < 3 && err == nil {
+								t.Errorf("before request %d, a newer epoch was claimed, and it goes on from %v", n, base)
+							}
 							if did != nil || err != nil && !errors.Is(err, vault.ErrSuperseded) {
 								t.Errorf("%v, %v", did, err)
 							}
@@ -225,7 +241,7 @@ func TestOneNumberOneTree(t *testing.T) {
 }
 
 // TestSaveDuringSweep: a save that comes at any moment of a sweep can be loaded. It relies
-// on what the sweep removes.
+// on what the sweep removes, and asks the bucket for it, or remembers it.
 func TestSaveDuringSweep(t *testing.T) {
 	t.Parallel()
 	for server, serve := range servers {
@@ -235,24 +251,33 @@ func TestSaveDuringSweep(t *testing.T) {
 			wantOld, old := content{"f": {1, 2, 3}}.write(t)
 			_, now := content{"f": {4}}.write(t)
 			slow, fast := p.open(t, true, vault.Options{}), p.open(t, false, vault.Options{})
-			removed := 0
-			between(t, p, func(id string, at func(func())) {
-				save(t, fast, id, gen(1, 1), old)
-				save(t, fast, id, gen(1, 2), now)
-				at(func() { save(t, p.open(t, false, vault.Options{}), id, gen(1, 3), old) })
-				swept, err := slow.Sweep(t.Context(), id, keyOf(t, id), 1, 0)
-				if err != nil {
-					t.Errorf("the sweep: %v", err)
-				}
-				removed += swept.Chunks
-				if head, err := fast.Head(t.Context(), id); err == nil && head == gen(1, 3) {
-					got, _ := load(t, fast, id)
-					same(t, wantOld, got)
-				}
-				again(t, fast, id)
-			})
-			if removed == 0 {
-				t.Error("no sweep removed a chunk")
+			for name, remembers := range map[string]bool{"remembers": true, "asks": false} {
+				t.Run(name, func(t *testing.T) {
+					removed, resent := 0, 0
+					between(t, p, func(id string, at func(func())) {
+						other := p.open(t, false, vault.Options{})
+						if remembers {
+							save(t, other, id, gen(1, 1), old)
+						} else {
+							save(t, fast, id, gen(1, 1), old)
+						}
+						save(t, fast, id, gen(1, 2), now)
+						at(func() { resent += save(t, other, id, gen(1, 3), old).Sent })
+						swept, err := slow.Sweep(t.Context(), id, keyOf(t, id), 1, 0)
+						if err != nil {
+							t.Errorf("the sweep: %v", err)
+						}
+						removed += swept.Chunks
+						if head, err := fast.Head(t.Context(), id); err == nil && head == gen(1, 3) {
+							got, _ := load(t, fast, id)
+							same(t, wantOld, got)
+						}
+						again(t, fast, id)
+					})
+					if removed == 0 || resent == 0 {
+						t.Errorf("sweeps removed %d chunks, and saves sent %d again", removed, resent)
+					}
+				})
 			}
 		})
 	}
@@ -342,7 +367,8 @@ func TestSweepDuringSave(t *testing.T) {
 }
 
 // TestSweepStops: a sweep that stops at any moment, for good or for a while, breaks
-// nothing: not a save that comes then, and not another sweep.
+// nothing: not a save that comes then, and not another sweep. Another save may have stopped
+// before it, which relied on what the sweep removes.
 func TestSweepStops(t *testing.T) {
 	t.Parallel()
 	for server, serve := range servers {
@@ -352,36 +378,48 @@ func TestSweepStops(t *testing.T) {
 			want, old := content{"f": {1, 2, 3}}.write(t)
 			_, now := content{"f": {4}}.write(t)
 			fast := p.open(t, false, vault.Options{})
-			for name, forGood := range map[string]bool{"for good": true, "for a while": false} {
+			for _, name := range []string{"for good", "for a while", "with a save"} {
 				t.Run(name, func(t *testing.T) {
 					between(t, p, func(id string, at func(func())) {
-						save(t, fast, id, gen(1, 1), old)
+						first, saveUntil := p.openStopping(t)
+						save(t, first, id, gen(1, 1), old)
 						save(t, fast, id, gen(1, 2), now)
 						ctx, stop := context.WithCancel(t.Context())
 						defer stop()
+						newest := gen(1, 2)
 						at(func() {
-							if forGood {
+							switch name {
+							case "for good":
 								stop()
 								return
+							case "with a save":
+								saveUntil("/p/", id, gen(1, 3), old)
+							case "for a while":
+								save(t, p.open(t, false, vault.Options{}), id, gen(1, 3), old)
 							}
-							save(t, p.open(t, false, vault.Options{}), id, gen(1, 3), old)
 							for range 2 {
 								if _, err := fast.Sweep(t.Context(), id, keyOf(t, id), 1, 0); err != nil {
 									t.Errorf("another sweep: %v", err)
 								}
 							}
-							save(t, p.open(t, false, vault.Options{}), id, gen(1, 4), old)
+							newest = gen(1, 4)
+							save(t, p.open(t, false, vault.Options{}), id, newest, old)
 						})
 						_, err := p.open(t, true, vault.Options{}).Sweep(ctx, id, keyOf(t, id), 1, 0)
 						if err != nil && !errors.Is(err, context.Canceled) {
 							t.Errorf("the sweep: %v", err)
 						}
+						if _, g := load(t, fast, id); g != newest {
+							t.Errorf("loaded %v, want %v", g, newest)
+						}
 						save(t, p.open(t, false, vault.Options{}), id, gen(1, 5), old)
 						got, _ := load(t, fast, id)
 						same(t, want, got)
 						again(t, fast, id)
-						if left := len(p.objects(t, id+"/x/")); left > 0 {
-							t.Errorf("sweeps left %d announcements", left)
+						for _, kind := range []string{"/x/", "/p/"} {
+							if left := len(p.objects(t, id+kind)); left > 0 {
+								t.Errorf("%d objects are left below %s", left, kind)
+							}
 						}
 					})
 				})

@@ -101,6 +101,7 @@ type save struct {
 	mu    sync.Mutex
 	marks map[name]mark  // guarded by mu; which object has a content, or will have
 	first map[name]place // guarded by mu; where a content is in the files
+	parts int            // guarded by mu; that are not zero
 	saved Saved          // guarded by mu
 }
 
@@ -292,6 +293,10 @@ func (s *save) part(ctx context.Context, f *source, number uint32) error {
 	f.mu.Unlock()
 
 	s.mu.Lock()
+	if s.parts++; s.parts > chunksMost {
+		s.mu.Unlock()
+		return fmt.Errorf("save %s: its files have more than %d MiB that are not zero", s.id, chunksMost)
+	}
 	s.saved.ChunkBytes += int64(len(plain))
 	_, seen := s.first[n]
 	if !seen {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -27,6 +26,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
 	"github.com/dozehq/doze/internal/testkit/bucket"
+	"github.com/dozehq/doze/internal/testkit/freeport"
 	"github.com/dozehq/doze/internal/vault"
 )
 
@@ -69,14 +69,11 @@ func gateway(tb testing.TB) *place {
 	}
 	const access, name = "vault", "sandboxes"
 	dir := tb.TempDir()
-	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
+	address, err := freeport.Address(tb.Context())
 	if err != nil {
 		tb.Fatal(err)
 	}
-	p := &place{bucket: name, keys: credentials.NewStaticV4(access, bucket.Secret, ""), direct: l.Addr().String()}
-	if err := l.Close(); err != nil {
-		tb.Fatal(err)
-	}
+	p := &place{bucket: name, keys: credentials.NewStaticV4(access, bucket.Secret, ""), direct: address}
 	ctx, end := context.WithCancel(context.WithoutCancel(tb.Context())) // it ends in the cleanup
 	cmd := exec.CommandContext(ctx, program, "--quiet", "--port", p.direct, "--access", access, "--secret", bucket.Secret, "posix", dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -164,6 +161,45 @@ func (p *place) open(tb testing.TB, proxied bool, o vault.Options) *vault.Vault 
 	return v
 }
 
+// A stopper ends a context after a write of a key that contains what, as a kill there
+// would.
+type stopper struct {
+	what string
+	stop func()
+}
+
+func (s *stopper) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := http.DefaultTransport.RoundTrip(r)
+	if s.what != "" && r.Method == http.MethodPut && strings.Contains(r.URL.Path, s.what) {
+		s.stop()
+	}
+	return answer, err
+}
+
+// openStopping returns a vault, and what makes it save until it wrote a key that contains
+// what, and no further.
+func (p *place) openStopping(tb testing.TB) (*vault.Vault, func(what, id string, g vault.Generation, tree []vault.File)) {
+	tb.Helper()
+	var s stopper
+	client, err := minio.New(p.direct, &minio.Options{Creds: p.keys, Region: "us-east-1", BucketLookup: minio.BucketLookupPath, MaxRetries: 1, Transport: &s})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	v, err := vault.New(client, p.bucket, vault.Options{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return v, func(what, id string, g vault.Generation, tree []vault.File) {
+		ctx, stop := context.WithCancel(tb.Context())
+		defer stop()
+		s = stopper{what, stop}
+		if _, err := v.Save(ctx, id, keyOf(tb, id), g, tree); !errors.Is(err, context.Canceled) {
+			tb.Errorf("a save that was stopped: %v", err)
+		}
+		s.what = ""
+	}
+}
+
 // objects returns the keys of all objects that begin with a prefix, and their sizes.
 func (p *place) objects(tb testing.TB, prefix string) map[string]int64 {
 	tb.Helper()
@@ -230,6 +266,9 @@ type content map[string][]byte
 
 const nought = 255
 
+// thin is content of one byte that is not zero.
+const thin = 254
+
 // write makes the files in a new directory, and returns them as a tree.
 func (c content) write(tb testing.TB) (string, []vault.File) {
 	tb.Helper()
@@ -274,7 +313,11 @@ func part(n byte, last bool) []byte {
 		for i := mib / 2; i < mib; i++ {
 			b[i] = n
 		}
-		if n == nought {
+		switch n {
+		case thin:
+			clear(b)
+			b[0] = 1
+		case nought:
 			clear(b)
 		}
 		raw, _ = parts.LoadOrStore(n, b)

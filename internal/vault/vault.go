@@ -6,14 +6,15 @@
 // are not sent again. A manifest names the chunks of a tree. It is written last.
 //
 // Trees have a [Generation], which begins with the epoch of a lease. Once a node has
-// claimed an epoch, nobody reads what a node with an older one writes. No decision depends
-// on a clock. See docs/design/0131.
+// claimed an epoch, nobody reads what a node with an older one writes. What counts, and what
+// a save may rely on, depends on no clock. See docs/design/0131.
 package vault
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"slices"
 	"strconv"
@@ -93,8 +94,8 @@ func New(client *minio.Client, bucket string, o Options) (*Vault, error) {
 	switch {
 	case o.Parallel < 1 || o.Bandwidth < 0:
 		return nil, errors.New("a vault needs a bandwidth of 0 or more, and at least one chunk at a time")
-	case o.Prefix != "" && (!strings.HasSuffix(o.Prefix, "/") || strings.HasPrefix(o.Prefix, "/")):
-		return nil, fmt.Errorf("the prefix %q of a vault must end with a slash and begin with none", o.Prefix)
+	case o.Prefix != "" && (!strings.HasSuffix(o.Prefix, "/") || !fs.ValidPath(strings.TrimSuffix(o.Prefix, "/"))):
+		return nil, fmt.Errorf("the prefix %q of a vault must be a relative path that ends with a slash", o.Prefix)
 	}
 	v := &Vault{core: minio.Core{Client: client}, bucket: bucket, prefix: o.Prefix, parallel: o.Parallel, sending: make(slots, o.Parallel), loading: make(slots, o.Parallel)}
 	if o.Bandwidth > 0 {
@@ -231,7 +232,7 @@ func (v *Vault) Head(ctx context.Context, id string) (Generation, error) {
 
 // Drop removes what a sandbox has in the bucket. Nobody can save under the id again.
 // Something small is left, until a sweep after the grace period: it refuses nodes that
-// have not heard of it.
+// have not heard of it. One that claims an epoch after that begins the id anew.
 func (v *Vault) Drop(ctx context.Context, id string) error {
 	if err := checkID(id); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -280,6 +281,13 @@ func TestDamage(t *testing.T) {
 	if _, err := v.Save(t.Context(), "a", vault.Key{}, gen(1, 2), tree); !errors.Is(err, vault.ErrKey) {
 		t.Errorf("without a key: %v", err)
 	}
+	there := p.objects(t, "a/")
+	if _, err := v.Sweep(t.Context(), "a", keyOf(t, "b"), 1, 0); !errors.Is(err, vault.ErrKey) {
+		t.Errorf("a sweep with another key: %v", err)
+	}
+	for key := range there {
+		p.read(t, key) // all are there
+	}
 	// A save repairs what it notices: a chunk that is missing is sent again.
 	p.remove(t, one("a", "c"))
 	if saved := save(t, v, "a", gen(1, 2), tree); saved.Sent != 1 {
@@ -335,7 +343,7 @@ func TestBounds(t *testing.T) {
 	if len(p.objects(t, "a/")) != 0 {
 		t.Errorf("the bucket has %v", p.objects(t, "a/"))
 	}
-	for name, o := range map[string]vault.Options{"a prefix without end": {Prefix: "a"}, "a root": {Prefix: "/"}, "less than none": {Parallel: -1}, "back": {Bandwidth: -1}} {
+	for name, o := range map[string]vault.Options{"a prefix without end": {Prefix: "a"}, "a root": {Prefix: "/"}, "up": {Prefix: "../"}, "less than none": {Parallel: -1}, "back": {Bandwidth: -1}} {
 		if _, err := vault.New(p.client(t, p.direct), p.bucket, o); err == nil {
 			t.Errorf("%s is no mistake", name)
 		}
@@ -349,6 +357,45 @@ func TestBounds(t *testing.T) {
 	}
 	if _, err := vault.Tree(dir); err == nil || !strings.Contains(err.Error(), "no regular file") {
 		t.Errorf("a link in a tree: %v", err)
+	}
+}
+
+// TestManyObjects: lists have pages, and one that is cut goes on.
+func TestManyObjects(t *testing.T) {
+	t.Parallel()
+	for server, serve := range servers {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			const many = 1100 // a page has 1,000
+			p := serve(t)
+			for i := range many {
+				p.put(t, fmt.Sprintf("a/c/%04d", i), nil)
+				if server == "memory" {
+					p.put(t, fmt.Sprintf("b%04d/c/x", i), nil)
+				}
+			}
+			v := p.open(t, true, vault.Options{})
+			pages := map[string]int{}
+			p.does(func(w http.ResponseWriter, r *http.Request, pass func()) {
+				if token := r.URL.Query().Get("continuation-token"); token != "" {
+					if pages[token]++; pages[token] == 1 {
+						w.WriteHeader(http.StatusServiceUnavailable)
+						return
+					}
+				}
+				pass()
+			})
+			if err := v.Drop(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+			if left := p.objects(t, "a/"); len(left) != 1 || len(pages) == 0 {
+				t.Errorf("%d objects are left, after %d pages", len(left), len(pages))
+			}
+			ids, err := v.List(t.Context())
+			if want := len(p.objects(t, "")); err != nil || len(ids) != want || !slices.IsSorted(ids) {
+				t.Errorf("%d ids of %d, %v", len(ids), want, err)
+			}
+		})
 	}
 }
 

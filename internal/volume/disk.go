@@ -152,3 +152,34 @@ func flush(at string) error {
 	}
 	return errors.Join(unix.Syncfs(int(dir.Fd())), dir.Close())
 }
+
+// Calls of a file system, of linux/fs.h.
+const (
+	freezeCall = 0xc0045877 // FIFREEZE
+	thawCall   = 0xc0045878 // FITHAW
+)
+
+// freeze writes everything of the file system at a directory to the disk, and lets those
+// wait who write to it, until thaw.
+func freeze(at string) error {
+	if err := tell(at, freezeCall); err != nil {
+		return fmt.Errorf("freeze a volume: %w", err)
+	}
+	return nil
+}
+
+// thaw is the opposite of freeze. One that is not frozen is no error.
+func thaw(at string) error {
+	if err := tell(at, thawCall); err != nil && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("thaw a volume: %w", err)
+	}
+	return nil
+}
+
+func tell(at string, call uint) error {
+	dir, err := os.Open(at)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.IoctlSetInt(int(dir.Fd()), call, 0), dir.Close())
+}

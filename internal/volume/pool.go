@@ -23,6 +23,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/sparse"
 )
 
 // Names in the directory of a pool.
@@ -226,6 +227,39 @@ func (p *Pool) Measure(id string) (allocated, reserved int64, err error) {
 // blockUnit is what stat counts blocks in.
 const blockUnit = 512
 
+// Copy copies a volume into a new file, as it is now. The file system of a volume that is
+// mounted is frozen meanwhile, so that writers wait. Nobody can attach a volume that is
+// copied and has no owner.
+func (p *Pool) Copy(ctx context.Context, id, file string) (err error) {
+	if err := check(id); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	owner := p.owners[id]
+	if owner == "" {
+		p.owners[id] = id
+	}
+	p.mu.Unlock()
+	if owner == "" {
+		defer p.release(id)
+	} else if at := p.mount(owner, id); mounted(at) {
+		if err := freeze(at); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, thaw(at)) }()
+	}
+	source, err := os.Open(p.disk(id))
+	if err != nil {
+		return unknown(err)
+	}
+	defer func() { _ = source.Close() }() // it was read
+	target, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(sparse.Clone(ctx, target, source), target.Close())
+}
+
 // claim notes the owner of a volume. Of two owners the second is told to wait.
 func (p *Pool) claim(id, owner string) error {
 	p.mu.Lock()
@@ -271,7 +305,11 @@ func (p *Pool) Attach(ctx context.Context, id, owner string, readOnly bool) (dir
 
 // settle mounts a volume, unless it is mounted.
 func (p *Pool) settle(ctx context.Context, id, at string) error {
-	if !mounted(at) {
+	if mounted(at) {
+		if err := thaw(at); err != nil { // of a copy that was cut short
+			return err
+		}
+	} else {
 		dev, err := p.device(ctx, id)
 		if err != nil {
 			return unknown(err)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -339,5 +340,35 @@ func TestImport(t *testing.T) {
 	must(t, p.Make(t.Context(), "v", 32, "t"))
 	if info, err := os.Stat(filepath.Join(attach(t, p, "v", "x", false), "a")); err != nil || info.Size() != 4<<20 {
 		t.Errorf("the volume has %v, %v", info, err)
+	}
+}
+
+// TestCopy: the copy of a volume that is mounted is clean, and has what was written. The
+// volume can be written to again. The test runs by itself: a program that it starts has the
+// files of other tests open for a moment, so that their unmounted volumes stay.
+func TestCopy(t *testing.T) { //nolint:paralleltest // see above
+	p := open(t, t.TempDir())
+	ctx, to := t.Context(), t.TempDir()
+	must(t, p.Make(ctx, "a", 64, ""))
+	dir := attach(t, p, "a", "one", false)
+	must(t, os.WriteFile(filepath.Join(dir, "x"), []byte("hello"), 0o600))
+	copied := filepath.Join(to, "a.img")
+	must(t, p.Copy(ctx, "a", copied))
+	must(t, os.WriteFile(filepath.Join(dir, "y"), []byte("later"), 0o600))
+	if out, err := exec.CommandContext(ctx, "e2fsck", "-fn", copied).CombinedOutput(); err != nil {
+		t.Errorf("the copy: %v\n%s", err, out)
+	}
+	out, err := exec.CommandContext(ctx, "debugfs", "-R", "cat content/x", copied).Output()
+	if err != nil || string(out) != "hello" {
+		t.Errorf("the copy has %q, %v", out, err)
+	}
+	must(t, p.Detach("one"))
+	must(t, p.Copy(ctx, "a", filepath.Join(to, "again.img")))
+	attach(t, p, "a", "two", false) // nobody has it
+	if err := p.Copy(ctx, "none", filepath.Join(to, "none")); kind(err) != doze.NotFound {
+		t.Errorf("of nothing: %v", err)
+	}
+	if err := p.Copy(ctx, "../a", filepath.Join(to, "bad")); kind(err) != doze.Invalid {
+		t.Errorf("of a path: %v", err)
 	}
 }

@@ -96,6 +96,23 @@ const committed = `print("create table t (id integer primary key, word text);")
 for i in range(2000): print(f"insert into t values ({i}, 'word {i}');")
 `
 
+// switches is a program of C. It makes the cheapest system call, or has two processes send
+// each other a byte, so many times.
+const switches = `#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int n, char **v) {
+  int there[2], back[2]; char c = 0; long many = atol(v[2]);
+  if (v[1][0] == 'c') { for (long i = 0; i < many; i++) syscall(SYS_getppid); return 0; }
+  if (pipe(there) || pipe(back)) return 1;
+  if (!fork()) { for (long i = 0; i < many; i++) if (read(there[0], &c, 1) != 1 || write(back[1], &c, 1) != 1) _exit(1); _exit(0); }
+  for (long i = 0; i < many; i++) if (write(there[1], &c, 1) != 1 || read(back[0], &c, 1) != 1) return 1;
+}
+`
+
+// compileSwitches makes it.
+const compileSwitches = "cat > switches.c <<'END'\n" + switches + "END\ngcc -O2 -o switches switches.c"
+
 // insideSmall is the row that has a target between two sandboxes.
 const insideSmall = "10,000 small files"
 
@@ -140,6 +157,8 @@ var insideTasks = []insideTask{
 			"for i in {1..100}; do redis-cli -p $REDIS ping 2>/dev/null | grep -q PONG && exit; sleep 0.1; done; exit 1",
 		command: "redis-benchmark -h 127.0.0.1 -p $REDIS -t get -c 20 -n 20000 -q",
 	},
+	{name: "100,000 system calls", rounds: 5, prepare: compileSwitches, command: "./switches call 100000"},
+	{name: "10,000 bytes there and back between processes", rounds: 5, prepare: compileSwitches, command: "./switches message 10000"},
 	{name: "500 forks", rounds: 5, command: "for ((i = 0; i < 500; i++)); do (:); done"},
 	{name: "500 forks with exec", rounds: 5, command: "for ((i = 0; i < 500; i++)); do /bin/true; done"},
 	{

@@ -56,6 +56,8 @@ var bounds = []struct {
 	{regexp.MustCompile(`^inside .*native$`), "the host: what the rows after it are compared with"},
 	{regexp.MustCompile(`^inside npm`), "the registry and its link, and the files of the modules"},
 	{regexp.MustCompile(`^inside (PostgreSQL|Redis)`), "the network stack of the sandbox, and switches between its processes"},
+	{regexp.MustCompile(`^inside 100,000 system calls`), "a switch to the engine and one back for each"},
+	{regexp.MustCompile(`^inside 10,000 bytes`), "the wake of a thread in each process, on another processor if one is free"},
 	{regexp.MustCompile(`^inside 500 forks`), "the copy of an address space, for each of whose mappings the host is asked"},
 	{regexp.MustCompile(`^inside (git|10,000|SQLite)`), "system calls for files, each of which is intercepted"},
 	{regexp.MustCompile(`^inside write 1 GB`), "the first touch of the pages of the file"},

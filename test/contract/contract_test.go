@@ -115,6 +115,12 @@ func (s *session) converse(t *testing.T, tr *transcript) {
 // start runs a platform for one test.
 func start(t *testing.T, args ...string) *testkit.Platform {
 	t.Helper()
+	return launch(t, testkit.Options{Args: args})
+}
+
+// launch is start with all options but the directory.
+func launch(t *testing.T, o testkit.Options) *testkit.Platform {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("SKIPPED: real sandboxes, in short mode")
 	}
@@ -126,7 +132,8 @@ func start(t *testing.T, args ...string) *testkit.Platform {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := testkit.Start(t.Context(), testkit.Options{Dir: dir, Args: args})
+	o.Dir = dir
+	p, err := testkit.Start(t.Context(), o)
 	t.Cleanup(func() {
 		if p != nil {
 			if err := p.Close(); err != nil {

@@ -78,9 +78,14 @@ var snippets = map[string]snippet{
 			"doze drive create shared", ":", "doze drive mount web shared /mnt/shared", ":", // docs/api/drives.md does
 			"dozed certificates --data /var/lib/doze", "dozed certificates --data $PWD/fleet",
 			"dozed control --data /var/lib/doze &", ":", "dozed node    --data /var/lib/doze &", ":", "dozed edge    --data /var/lib/doze &", ":", // the roles of every other test
-			"make release ", ": make release ", "sudo sh dist/VERSION/install.sh", ": install.sh", "sudo systemctl", ": systemctl", // make release-test
+			"make release ", ": make release ", "docker load <dist/", ": docker load dist/", "helm install", ": helm install", "sudo sh dist/VERSION/install.sh", ": install.sh", "sudo systemctl", ": systemctl", // make release-test
 			"sudo doze login --data /var/lib/doze", ":", "dozed doctor\n", "dozed doctor >/dev/null\n",
 			"make build && sudo install", ": make build && : install", "kill -USR2 $(pidof dozed)", ": kill -USR2",
+			"postgres://doze@db.example.com/doze            # an", "nowhere # an", "dozed migrate", ": dozed migrate", // TestMigrate
+			"/etc/doze.passphrase)", "passphrase)", "/etc/doze.passphrase", "passphrase", "| ssh backup.example.com 'cat >doze.backup'", "| wc -c | grep -q ......",
+			"dozed backup --data /var/lib/doze", "dozed backup --quiet --data $DATA",
+			"--data /var/lib/restored --from", "--quiet --images-dir restored/images --data restored --from",
+			"dozed all --data /var/lib/restored", "test -s restored/doze.db", // TestBackup starts it
 			"http://127.0.0.1:7080", "$URL",
 			"dozed all --help", "dozed all --help >/dev/null", "dozed all --", "dozed config print --",
 		},

@@ -81,16 +81,99 @@ func dialsWithin(netns string, resolver *net.Resolver) func(context.Context, str
 	}
 }
 
+// behindProxy is an internet that this host reaches by a proxy alone, which is yet to be
+// started.
+func behindProxy(t *testing.T) *internet {
+	t.Helper()
+	n := newInternet(t)
+	run(t, "nsenter", "--net="+n.outside, "ip", "addr", "add", upstreamIP+"/24", "dev", "wan")
+	run(t, "ip", "addr", "add", upstreamHost+"/24", "dev", "wan")
+	run(t, "ip", "route", "del", "default")
+	return n
+}
+
+// An upstream is a proxy that says what it was asked for since the last time: METHOD and
+// host, with a port for CONNECT.
+type upstream interface{ Asked() []string }
+
+// pythonByTLS is a client in TLS that knows nothing of the proxy.
+const pythonByTLS = `python3 -c 'import ssl, urllib.request as u; c = ssl._create_unverified_context(); print(u.urlopen("https://direct.test/", context=c).read().decode())'`
+
+// byAddresses has sandboxes use a proxy that gets addresses alone. One of them has a rule.
+func byAddresses(t *testing.T, f upstream, free, ruled *client.Agent) {
+	t.Helper()
+	f.Asked()
+	try(t, free, map[string]row{
+		"TLS":               {"tls", args("direct.test", "direct.test"), "200 host=direct.test sni=direct.test at=5.6.7.8:443"},
+		"in clear":          {"web", args("direct.test"), "200 host=direct.test sni=- at=5.6.7.8:80"},
+		"an address":        {"web", args(otherIP), "200 host=5.6.7.8 sni=- at=5.6.7.8:80"},
+		"a server speaks":   {"raw", args("direct.test", 8443), greeting},
+		"curl":              {"curl", args("https://direct.test/"), "200 000"},
+		"curl with a proxy": {"curl", args("-x", "http://169.254.88.1:3128", "https://direct.test/"), "200 200"},
+		"curl in clear":     {"curl", args("http://direct.test/"), "200 000"},
+		"a private name":    {"web", args("inner.test"), blocked},
+		"its address":       {"raw", args(privateIP, 80), "refused"},
+		"a tunnel to it":    {"tunnel", args("inner.test:80"), blocked},
+		"the metadata":      {"web", args("rebind.test"), blocked},
+		"the proxy itself":  {"raw", args(upstreamIP, 3128), "refused"},
+		"ping":              {"ping", args("direct.test"), "nothing"},
+		"UDP":               {"datagram", args("direct.test", 443), "nothing"},
+	})
+	try(t, ruled, map[string]row{
+		"allowed":      {"tls", args("direct.test", "direct.test"), "200 host=direct.test"},
+		"in clear":     {"web", args("direct.test"), "200 host=direct.test"},
+		"forbidden":    {"web", args("evil.test"), blocked},
+		"another name": {"tls", args("direct.test", "evil.test"), "refused"},
+	})
+	if out := sh(t, free, pythonByTLS); !strings.Contains(out, "sni=direct.test") {
+		t.Error(out)
+	}
+	asked := f.Asked()
+	for _, a := range asked {
+		if !strings.HasPrefix(a, "CONNECT 5.6.7.8:") {
+			t.Errorf("the proxy was asked for %s", a)
+		}
+	}
+	if len(asked) == 0 {
+		t.Error("nothing went through the proxy")
+	}
+}
+
+// byNames has them use a proxy that gets names, on a host whose DNS knows none outside.
+func byNames(t *testing.T, f upstream, dark *dnstest.Zone, free, ruled *client.Agent) {
+	t.Helper()
+	f.Asked()
+	try(t, free, map[string]row{
+		"TLS":            {"tls", args("direct.test", "direct.test"), "200 host=direct.test sni=direct.test at=5.6.7.8:443"},
+		"in clear":       {"web", args("direct.test"), "200 host=direct.test sni=- at=5.6.7.8:80"},
+		"curl":           {"curl", args("https://direct.test/"), "200 000"},
+		"a private name": {"web", args("inner.test"), blocked},
+		"by TLS":         {"tls", args("inner.test", "inner.test"), "refused"},
+		"an address":     {"tls", args(privateIP, "direct.test"), "refused"},
+		"a closed port":  {"raw", args("direct.test", 8443), "refused"},
+	})
+	try(t, ruled, map[string]row{
+		"in clear":  {"web", args("direct.test"), "200 host=direct.test"},
+		"forbidden": {"web", args("evil.test"), blocked},
+	})
+	asked := f.Asked()
+	for _, want := range []string{"CONNECT direct.test:443", "GET direct.test", "CONNECT direct.test:8443"} {
+		if !slices.Contains(asked, want) {
+			t.Errorf("the proxy was never asked for %s: %q", want, asked)
+		}
+	}
+	if dark.Asked("evil.test") || slices.ContainsFunc(asked, func(a string) bool { return strings.Contains(a, "inner.test") || strings.Contains(a, "evil.test") }) {
+		t.Errorf("a name that is refused left: %q", asked)
+	}
+}
+
 // TestUpstreamProxy: a host whose only way out is an HTTP proxy. Clients in sandboxes are
 // as everywhere, and private addresses stay closed.
 func TestUpstreamProxy(t *testing.T) {
 	if !ownNetwork(t) {
 		return
 	}
-	n := newInternet(t)
-	run(t, "nsenter", "--net="+n.outside, "ip", "addr", "add", upstreamIP+"/24", "dev", "wan")
-	run(t, "ip", "addr", "add", upstreamHost+"/24", "dev", "wan")
-	run(t, "ip", "route", "del", "default")
+	n := behindProxy(t)
 	f := &forwarder.Proxy{Credentials: "doze:" + upstreamWord, Dial: dialsWithin(n.outside, n.zone.Resolver())}
 	var down atomic.Bool
 	within(t, n.outside, func() error {
@@ -131,44 +214,9 @@ func TestUpstreamProxy(t *testing.T) {
 	sb := named("ruled", 1024)
 	sb.Spec.Network = &doze.Network{Proxy: &doze.Proxy{AllowedDomains: []string{"direct.test"}}}
 	_, ruled := create(t, c, sb)
-	const python = `python3 -c 'import ssl, urllib.request as u; c = ssl._create_unverified_context(); print(u.urlopen("https://direct.test/", context=c).read().decode())'`
 
 	t.Run("addresses", func(t *testing.T) {
-		f.Asked()
-		try(t, free, map[string]row{
-			"TLS":               {"tls", args("direct.test", "direct.test"), "200 host=direct.test sni=direct.test at=5.6.7.8:443"},
-			"in clear":          {"web", args("direct.test"), "200 host=direct.test sni=- at=5.6.7.8:80"},
-			"an address":        {"web", args(otherIP), "200 host=5.6.7.8 sni=- at=5.6.7.8:80"},
-			"a server speaks":   {"raw", args("direct.test", 8443), greeting},
-			"curl":              {"curl", args("https://direct.test/"), "200 000"},
-			"curl with a proxy": {"curl", args("-x", "http://169.254.88.1:3128", "https://direct.test/"), "200 200"},
-			"curl in clear":     {"curl", args("http://direct.test/"), "200 000"},
-			"a private name":    {"web", args("inner.test"), blocked},
-			"its address":       {"raw", args(privateIP, 80), "refused"},
-			"a tunnel to it":    {"tunnel", args("inner.test:80"), blocked},
-			"the metadata":      {"web", args("rebind.test"), blocked},
-			"the proxy itself":  {"raw", args(upstreamIP, 3128), "refused"},
-			"ping":              {"ping", args("direct.test"), "nothing"},
-			"UDP":               {"datagram", args("direct.test", 443), "nothing"},
-		})
-		try(t, ruled, map[string]row{
-			"allowed":      {"tls", args("direct.test", "direct.test"), "200 host=direct.test"},
-			"in clear":     {"web", args("direct.test"), "200 host=direct.test"},
-			"forbidden":    {"web", args("evil.test"), blocked},
-			"another name": {"tls", args("direct.test", "evil.test"), "refused"},
-		})
-		if out := sh(t, free, python); !strings.Contains(out, "sni=direct.test") {
-			t.Error(out)
-		}
-		asked := f.Asked()
-		for _, a := range asked {
-			if !strings.HasPrefix(a, "CONNECT 5.6.7.8:") {
-				t.Errorf("the proxy was asked for %s", a)
-			}
-		}
-		if len(asked) == 0 {
-			t.Error("nothing went through the proxy")
-		}
+		byAddresses(t, f, free, ruled)
 		pulls(t, c, f, otherIP+":443")
 		doctors(t, c, "")
 	})
@@ -178,29 +226,7 @@ func TestUpstreamProxy(t *testing.T) {
 		dark.A("inner.test", [4]byte{192, 168, 77, 1})
 		f.Tunnels = []string{"443"} // as squid comes
 		restart("--upstream-resolves", "--resolver", dark.Address)
-		f.Asked()
-		try(t, free, map[string]row{
-			"TLS":            {"tls", args("direct.test", "direct.test"), "200 host=direct.test sni=direct.test at=5.6.7.8:443"},
-			"in clear":       {"web", args("direct.test"), "200 host=direct.test sni=- at=5.6.7.8:80"},
-			"curl":           {"curl", args("https://direct.test/"), "200 000"},
-			"a private name": {"web", args("inner.test"), blocked},
-			"by TLS":         {"tls", args("inner.test", "inner.test"), "refused"},
-			"an address":     {"tls", args(privateIP, "direct.test"), "refused"},
-			"a closed port":  {"raw", args("direct.test", 8443), "refused"},
-		})
-		try(t, ruled, map[string]row{
-			"in clear":  {"web", args("direct.test"), "200 host=direct.test"},
-			"forbidden": {"web", args("evil.test"), blocked},
-		})
-		asked := f.Asked()
-		for _, want := range []string{"CONNECT direct.test:443", "GET direct.test", "CONNECT direct.test:8443"} {
-			if !slices.Contains(asked, want) {
-				t.Errorf("the proxy was never asked for %s: %q", want, asked)
-			}
-		}
-		if dark.Asked("evil.test") || slices.ContainsFunc(asked, func(a string) bool { return strings.Contains(a, "inner.test") || strings.Contains(a, "evil.test") }) {
-			t.Errorf("a name that is refused left: %q", asked)
-		}
+		byNames(t, f, dark, free, ruled)
 		pulls(t, c, f, "direct.test:443")
 	})
 
@@ -241,7 +267,7 @@ func TestUpstreamProxy(t *testing.T) {
 
 // pulls has the platform look for an image at a registry that is none, and verifies that
 // the proxy was asked for it.
-func pulls(t *testing.T, c *client.Client, f *forwarder.Proxy, registry string) {
+func pulls(t *testing.T, c *client.Client, f upstream, registry string) {
 	t.Helper()
 	f.Asked()
 	sb := named("pull", 1024)

@@ -59,14 +59,19 @@ func makeReleases(t *testing.T) (first, second string) {
 	dir := t.TempDir()
 	// Clones at two paths have what is committed, and nothing of this work tree.
 	clones := []string{filepath.Join(dir, "a"), filepath.Join(dir, "elsewhere", "with-a-longer-name")}
+	// The system below our files in the image is that of the day: all three have one.
+	base := filepath.Join(dir, "base.tar")
+	must(t, "mmdebstrap", "--quiet", "--variant=minbase", "--include=ca-certificates", "bookworm", base)
+	for _, c := range clones { // before anybody commits more
+		must(t, "git", "clone", "--quiet", testkit.Root(), c)
+	}
 	var twice []string
 	for _, c := range clones {
-		must(t, "git", "clone", "--quiet", testkit.Root(), c)
-		must(t, "make", "-C", c, "release", "DIST="+filepath.Join(c, "dist"))
+		must(t, "make", "-C", c, "release", "DIST="+filepath.Join(c, "dist"), "BASE="+base)
 		twice = append(twice, only(t, filepath.Join(c, "dist", "[0-9]*")))
 	}
 	equal(t, twice[0], twice[1])
-	must(t, "make", "-C", clones[0], "release", "DIST="+filepath.Join(clones[0], "dist"), "RELEASE="+next, "ENGINE="+nextEngine)
+	must(t, "make", "-C", clones[0], "release", "DIST="+filepath.Join(clones[0], "dist"), "RELEASE="+next, "ENGINE="+nextEngine, "BASE="+base)
 	return twice[0], filepath.Join(clones[0], "dist", next)
 }
 
@@ -97,8 +102,8 @@ func equal(t *testing.T, one, other string) {
 			sums[f.Name()] = append(sums[f.Name()], fmt.Sprintf("%x", sha256.Sum256(raw)))
 		}
 	}
-	if len(sums) != 9 { // a package, an archive, five bills, the checksums, the script
-		t.Errorf("the release has %d files, want 9: %v", len(sums), sums)
+	if len(sums) != 11 { // a package, an archive, an image, a chart, five bills, the checksums, the script
+		t.Errorf("the release has %d files, want 11: %v", len(sums), sums)
 	}
 	for name, s := range sums {
 		if len(s) != 2 || s[0] != s[1] {
@@ -133,7 +138,7 @@ func install(t *testing.T, m *machine) {
 	t.Helper()
 	m.run(t, "sh /opt/1/install.sh")
 	m.refused(t, "systemctl is-active dozed", "inactive")
-	m.run(t, "systemd-analyze verify dozed.service")
+	m.run(t, "systemd-analyze verify dozed.service dozed-control@x.service dozed-node@x.service dozed-edge@x.service")
 	m.run(t, "sh /opt/1/install.sh && dozed doctor")
 	m.run(t, `sed -i 's,"listen","imagesDir": "/run/images"\,\n  "swap": "off"\,\n  "listen",' /etc/doze/config.json`)
 	m.run(t, "systemctl enable --now dozed")

@@ -60,10 +60,16 @@ func bill(name, version, sum string, info *debug.BuildInfo) *cdx.BOM {
 	}
 	parts := []cdx.Component{library("std", strings.TrimPrefix(info.GoVersion, "go"), "")}
 	for _, m := range info.Deps {
-		if m.Replace != nil {
-			m = m.Replace
+		switch r := m.Replace; {
+		case r == nil:
+			parts = append(parts, library(m.Path, m.Version, m.Sum))
+		case strings.HasPrefix(r.Path, ".") || filepath.IsAbs(r.Path): // a directory: the module with changes of ours
+			changed := library(m.Path, m.Version, "")
+			changed.Properties = &[]cdx.Property{{Name: "doze:changed", Value: "true"}}
+			parts = append(parts, changed)
+		default:
+			parts = append(parts, library(r.Path, r.Version, r.Sum))
 		}
-		parts = append(parts, library(m.Path, m.Version, m.Sum))
 	}
 	slices.SortFunc(parts, func(a, b cdx.Component) int { return strings.Compare(a.BOMRef, b.BOMRef) })
 	refs := make([]string, len(parts))

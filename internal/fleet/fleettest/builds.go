@@ -25,6 +25,9 @@ const (
 	Endless = "endless.Dockerfile"
 	// Unknown begins with an image that the platform does not have.
 	Unknown = "unknown.Dockerfile"
+	// Mirrored begins with images of two registries, of which a fake has a mirror for the
+	// first.
+	Mirrored = "mirrored.Dockerfile"
 )
 
 // dockerfiles is the context of each build of the suite.
@@ -32,6 +35,7 @@ var dockerfiles = map[string]string{
 	"Dockerfile": "FROM doze/slim\nRUN echo built\n",
 	Broken:       "FROM doze/slim\n\nRUN echo reason && exit 7\n",
 	Unknown:      "FROM doze/none\n",
+	Mirrored:     "FROM mirrored.example.com/a:1\nFROM elsewhere.example.com/a:1\n",
 	Endless:      "FROM doze/slim\nRUN echo begun && sleep 1000000\n",
 }
 

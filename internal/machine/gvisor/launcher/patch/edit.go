@@ -2,6 +2,7 @@ package patch
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -53,7 +54,19 @@ const mark = "// Doze changed this file, or added it.\n\n"
 type edit struct{ file, old, with string }
 
 // added are the files that gVisor does not have.
-var added = map[string]string{
+var added = together(engineAdded, processorAdded)
+
+// together has the files of all.
+func together(some ...map[string]string) map[string]string {
+	all := map[string]string{}
+	for _, m := range some {
+		maps.Copy(all, m)
+	}
+	return all
+}
+
+// engineAdded are those that change what the engine does.
+var engineAdded = map[string]string{
 	"pkg/state/stop.go": `// Package state: see state.go.
 package state
 
@@ -802,7 +815,7 @@ func (ts *TaskSet) admitProcessLocked(source *Task, tg *ThreadGroup) error {
 }
 
 // edits are what changes in files of gVisor.
-var edits = slices.Concat(engineEdits, encodeEdits)
+var edits = slices.Concat(engineEdits, encodeEdits, processorEdits)
 
 // engineEdits are those that change what the engine does.
 var engineEdits = []edit{
@@ -1004,6 +1017,14 @@ func save(ctx context.Context, w io.Writer, rootPtr any, stoppable bool) (Stats,
 
 	// Register this MemoryFile with async page loading if a pages file has
 	// been provided.
+`},
+	// A backup is restored where the images are in another directory. The manifest of a
+	// checkpoint says which image it is.
+	{"runsc/specutils/restore.go", `	// The source of a mount can change during restore.
+`, `	// The source of a mount can change during restore, and so can that of the root file system.
+	if key == "dev.gvisor.spec.rootfs.source" {
+		return false
+	}
 `},
 	{"runsc/boot/vfs.go", `		DiskBackedFile: true,
 `, `		DiskBackedFile:          true,

@@ -1,5 +1,6 @@
 // Package patch makes the gVisor that the engine is built with: a copy of the module
-// with a few named changes. It changes what gVisor does, and never what gVisor saves.
+// with a few named changes. It changes what gVisor does. What gVisor saves stays the same, but
+// for some more answers of the processor.
 package patch
 
 import (
@@ -99,11 +100,27 @@ func modules(root, dir string) (mod, sum []byte, err error) {
 	if sum, err = os.ReadFile(filepath.Join(root, "go.sum")); err != nil {
 		return nil, nil, err
 	}
-	at, err := filepath.Abs(filepath.Join(dir, copied))
+	at, err := replacement(root, filepath.Join(dir, copied))
 	if err != nil {
 		return nil, nil, err
 	}
 	return append(mod, fmt.Sprintf("\nreplace %s => %q\n", Module, at)...), sum, nil
+}
+
+// replacement is how a go.mod for root names a directory. A binary has that name in it: one
+// that is below root must not say where root is, or two builds would differ.
+func replacement(root, dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if root, err = filepath.Abs(root); err != nil {
+		return "", err
+	}
+	if rel, err := filepath.Rel(root, dir); err == nil && filepath.IsLocal(rel) {
+		return "./" + filepath.ToSlash(rel), nil
+	}
+	return dir, nil
 }
 
 // digest names what Apply makes of a version.

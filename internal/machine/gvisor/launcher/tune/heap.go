@@ -4,13 +4,14 @@ import (
 	"math"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 
 	"golang.org/x/sys/unix"
 )
 
-// What the launcher tells an engine about its heap. An engine that was told
+// What the launcher tells an engine about its heap, and so about its processors. An engine that was told
 // nothing yet is as a start or a restore wants it: see gcPercent. They are
 // real-time signals, of which neither gVisor nor Go's runtime uses any.
 const (
@@ -48,7 +49,7 @@ func listen() ear {
 	return e
 }
 
-// mind does what it hears, and gives the memory that was free in the heap back
+// mind does what it hears. It sets the processors of the scheduler, and gives the memory that was free in the heap back
 // to the host, unless a checkpoint waits.
 func (e ear) mind() {
 	for told := range e {
@@ -58,6 +59,7 @@ func (e ear) mind() {
 		}
 		debug.SetGCPercent(percent)
 		debug.SetMemoryLimit(limit)
+		runtime.GOMAXPROCS(processors(told == HeapAwake, guestProcessors(os.Args), runtime.NumCPU()))
 		if told != HeapStill {
 			debug.FreeOSMemory()
 		}

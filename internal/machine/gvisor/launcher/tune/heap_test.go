@@ -3,6 +3,7 @@ package tune
 import (
 	"math"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"testing"
@@ -14,6 +15,7 @@ import (
 func TestMindHeap(t *testing.T) { //nolint:paralleltest // the heap belongs to the process
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(math.MaxInt64))
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	heard := listen()
 	defer heard.Close()
 	go heard.mind()
@@ -36,11 +38,12 @@ func TestMindHeap(t *testing.T) { //nolint:paralleltest // the heap belongs to t
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			metrics.Read(now)
 			percent, limit := now[0].Value.Uint64(), now[1].Value.Uint64()
-			if percent == tc.percent && limit <= tc.limit && (tc.signal != HeapAwake || limit == tc.limit) {
+			scheduled := runtime.GOMAXPROCS(0) == processors(tc.signal == HeapAwake, runtime.NumCPU(), runtime.NumCPU())
+			if scheduled && percent == tc.percent && limit <= tc.limit && (tc.signal != HeapAwake || limit == tc.limit) {
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%v: collections at %d percent, limit %d; want %d and %d", tc.signal, percent, limit, tc.percent, tc.limit)
+				t.Fatalf("%v: collections at %d percent, limit %d, want %d and %d; %d processors", tc.signal, percent, limit, tc.percent, tc.limit, runtime.GOMAXPROCS(0))
 			}
 		}
 	}

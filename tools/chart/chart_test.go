@@ -1,0 +1,170 @@
+// Package chart_test looks at the Helm chart as Helm and Kubernetes do. It is a module of
+// its own, since Helm has many dependencies.
+package chart_test
+
+import (
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const dir = "../../packaging/helm/doze"
+
+// TestLint: helm lint has nothing to say but that there is no icon.
+func TestLint(t *testing.T) {
+	t.Parallel()
+	for _, m := range lint.All(dir, nil, "test", true).Messages {
+		if m.Severity > support.InfoSev {
+			t.Error(m)
+		}
+	}
+}
+
+func load(t *testing.T) *chart.Chart {
+	t.Helper()
+	c, err := loader.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// render returns the manifests of the chart with some values, by kind and name.
+func render(t *testing.T, values map[string]any) (map[string]string, error) {
+	t.Helper()
+	c := load(t)
+	all, err := chartutil.ToRenderValues(c, values, chartutil.ReleaseOptions{Name: "d", Namespace: "test", IsInstall: true}, nil)
+	if err != nil {
+		return nil, err
+	}
+	files, err := engine.Render(c, all)
+	if err != nil {
+		return nil, err
+	}
+	objects := map[string]string{}
+	for name, text := range files {
+		if strings.HasSuffix(name, ".txt") {
+			continue
+		}
+		for doc := range strings.SplitSeq(text, "\n---\n") {
+			var head struct {
+				metav1.TypeMeta   `json:",inline"`
+				metav1.ObjectMeta `json:"metadata"`
+			}
+			if err := yaml.Unmarshal([]byte(doc), &head); err != nil {
+				t.Fatalf("%s: %v\n%s", name, err, doc)
+			}
+			if head.Kind != "" {
+				objects[head.Kind+"/"+head.Name] = doc
+			}
+		}
+	}
+	return objects, nil
+}
+
+// kinds are what the chart makes, as Kubernetes reads it.
+var kinds = map[string]func() any{
+	"ConfigMap": func() any { return new(corev1.ConfigMap) }, "PersistentVolumeClaim": func() any { return new(corev1.PersistentVolumeClaim) },
+	"Service": func() any { return new(corev1.Service) }, "Deployment": func() any { return new(appsv1.Deployment) }, "DaemonSet": func() any { return new(appsv1.DaemonSet) },
+}
+
+// TestRender: with each of these values, Kubernetes knows every field, and dozed accepts
+// every argument.
+func TestRender(t *testing.T) {
+	t.Parallel()
+	for name, values := range map[string]map[string]any{
+		"defaults": {},
+		"all": {
+			"database": map[string]any{"secret": "db"}, "settings": map[string]any{"pauseAfter": "30s"},
+			"control": map[string]any{"storageClass": "fast", "resources": map[string]any{"limits": map[string]any{"memory": "1Gi"}}},
+			"edge":    map[string]any{"tlsSecret": "tls", "publicURL": "https://doze.example.com", "replicas": 3, "service": map[string]any{"type": "LoadBalancer", "port": 443}},
+		},
+	} {
+		objects, err := render(t, values)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		want := []string{"ConfigMap/d-settings", "DaemonSet/d-node", "Deployment/d-control", "Deployment/d-edge", "PersistentVolumeClaim/d-control", "Service/d-control", "Service/d-edge"}
+		if got := slices.Sorted(maps.Keys(objects)); !slices.Equal(got, want) {
+			t.Errorf("%s: it makes %q, want %q", name, got, want)
+		}
+		for id, doc := range objects {
+			kind, _, _ := strings.Cut(id, "/")
+			object := kinds[kind]()
+			if err := yaml.UnmarshalStrict([]byte(doc), object); err != nil {
+				t.Errorf("%s: %s: %v\n%s", name, id, err, doc)
+			}
+			var pod *corev1.PodTemplateSpec
+			switch o := object.(type) {
+			case *appsv1.Deployment:
+				pod = &o.Spec.Template
+			case *appsv1.DaemonSet:
+				pod = &o.Spec.Template
+			}
+			if pod != nil {
+				accepted(t, id, pod)
+			}
+		}
+	}
+}
+
+// accepted has dozed check the arguments of a pod, and looks for each mount's volume.
+func accepted(t *testing.T, id string, pod *corev1.PodTemplateSpec) {
+	t.Helper()
+	var volumes []string
+	for _, v := range pod.Spec.Volumes {
+		volumes = append(volumes, v.Name)
+	}
+	for _, c := range pod.Spec.Containers {
+		for _, m := range c.VolumeMounts {
+			if !slices.Contains(volumes, m.Name) {
+				t.Errorf("%s: there is no volume %s", id, m.Name)
+			}
+		}
+		args := []string{"config", "check"}
+		for _, a := range c.Args[1:] {
+			if !strings.HasPrefix(a, "--config=") && !strings.HasPrefix(a, "--tls-") {
+				args = append(args, strings.ReplaceAll(a, "$(HOST_IP)", "192.0.2.1"))
+			}
+		}
+		dozed := filepath.Join("..", "..", "bin", "dozed")
+		if _, err := os.Stat(dozed); err != nil {
+			t.Skip("SKIPPED: there is no bin/dozed: run make build")
+		}
+		if out, err := exec.CommandContext(t.Context(), dozed, args...).CombinedOutput(); err != nil {
+			t.Errorf("%s: dozed refuses %q: %s", id, args, out)
+		}
+	}
+}
+
+// TestSchema: values that mean nothing are refused before anything is made of them.
+func TestSchema(t *testing.T) {
+	t.Parallel()
+	for name, values := range map[string]map[string]any{
+		"an unknown value":      {"edeg": map[string]any{}},
+		"no replica":            {"edge": map[string]any{"replicas": 0}},
+		"a port too many":       {"edge": map[string]any{"service": map[string]any{"port": 70000}}},
+		"a relative directory":  {"node": map[string]any{"data": "doze"}},
+		"a setting of the pods": {"settings": map[string]any{"data": "/x"}},
+		"an odd size":           {"control": map[string]any{"storage": "10"}},
+	} {
+		if objects, err := render(t, values); err == nil {
+			t.Errorf("%s makes %q", name, slices.Sorted(maps.Keys(objects)))
+		}
+	}
+}
