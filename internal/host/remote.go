@@ -74,6 +74,11 @@ func NewRemote(base string, transport http.RoundTripper, id string, o Options) *
 // what other nodes have since. Machines can be adopted after it.
 func (r *Remote) Keep(ctx context.Context) error {
 	if _, err := os.Lstat(r.marker()); errors.Is(err, fs.ErrNotExist) {
+		// Guards of an earlier node with this run directory may have stopped what it left.
+		r.tell(time.Time{})
+		if err := hostproc.Freeze(ctx, r.options.Cgroup, false); !errors.Is(err, hostproc.ErrNoFreezer) {
+			return err
+		}
 		return nil
 	}
 	r.leased = true
