@@ -49,6 +49,9 @@ func (l Link) Lodgers(ctx context.Context, at func(machine string) bool) (all []
 // movable are the phases of sandboxes that have a memory, which can go on elsewhere.
 var movable = []doze.Phase{doze.Running, doze.Suspending, doze.Standby, doze.Waking, doze.Disabling, doze.Disabled}
 
+// awake are the phases of sandboxes that do something.
+var awake = []doze.Phase{doze.Running, doze.Suspending, doze.Waking}
+
 // LodgerNamed returns the sandbox of a name.
 func (l Link) LodgerNamed(ctx context.Context, workspace, name string) (Lodger, error) {
 	sb, err := l.Store.SandboxByName(ctx, workspace, name)
@@ -81,7 +84,11 @@ func (l Link) InTurn(ctx context.Context, of Lodger, do func(ctx context.Context
 	if err != nil {
 		return err
 	}
-	err = do(life, o, sb.LastUsed)
+	used := sb.LastUsed
+	if slices.Contains(awake, sb.Phase) {
+		used = time.Now() // until now, as far as anybody knows
+	}
+	err = do(life, o, used)
 	if doze.Public(err).Kind == doze.NotFound {
 		return l.giveUp(life, sb, err)
 	}

@@ -37,7 +37,7 @@ const (
 
 // Node is what a depot asks of its node: a [node.Node].
 type Node interface {
-	Asleep() []node.Asleep
+	Copyable() []node.Copyable
 	CopyOut(ctx context.Context, uid string) (dir string, needs node.Files, done func() error, err error)
 	CopyDeparting(ctx context.Context, uid string) (dir string, needs node.Files, done func() error, err error)
 	Return(ctx context.Context, uid string) error
@@ -57,8 +57,11 @@ type Options struct {
 	Vault  *vault.Vault
 	Rights Rights
 	ID     string        // of the node
-	After  time.Duration // a sandbox is copied when it has slept for so long
-	Dir    string        // for files that came with copies; on the file system of the node
+	After  time.Duration // a sandbox is copied when it has slept for so long, or is so old
+	// Every is how old the copy of a sandbox may be that does not sleep. It stands still for a
+	// moment while it is copied. 0: only sandboxes that sleep are copied.
+	Every time.Duration
+	Dir   string // for files that came with copies; on the file system of the node
 	// Local are directories in which files may be that a copy needs, by their names.
 	Local []string
 	// Room is asked before a copy comes, with its bytes; nil: there is enough.
@@ -79,7 +82,8 @@ type Depot struct {
 
 // sent is what was copied last of a sandbox.
 type sent struct {
-	state string    // as node.Asleep has it
+	state string // as node.Copyable has it
+	awake bool
 	at    time.Time // of the last try
 	err   bool
 }
@@ -94,7 +98,8 @@ func New(o Options, n Node) (*Depot, error) {
 	return d, nil
 }
 
-// Run copies sandboxes that sleep until ctx ends, one after the other.
+// Run copies sandboxes until ctx ends, one after the other: those that sleep, and those that
+// do not sleep for long.
 func (d *Depot) Run(ctx context.Context) error {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
@@ -104,10 +109,10 @@ func (d *Depot) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		all := d.node.Asleep()
+		all := d.node.Copyable()
 		d.forget(all)
 		for _, s := range all {
-			if time.Since(s.Since) < d.After || !d.due(s) || ctx.Err() != nil {
+			if time.Since(s.Since) < d.After || !d.due(s, time.Now()) || ctx.Err() != nil {
 				continue
 			}
 			err := d.send(ctx, s.UID, d.node.CopyOut)
@@ -119,30 +124,41 @@ func (d *Depot) Run(ctx context.Context) error {
 	}
 }
 
-// due reports whether a sandbox is not in the bucket as it is.
-func (d *Depot) due(s node.Asleep) bool {
+// due reports whether the bucket should have another copy of a sandbox.
+func (d *Depot) due(s node.Copyable, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	last, tried := d.sent[s.UID]
-	return !tried || last.state != s.State || last.err && time.Since(last.at) > retryAfter
-}
-
-func (d *Depot) note(s node.Asleep, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.sent[s.UID] = sent{s.State, time.Now(), err != nil}
-}
-
-// forget drops what is known of sandboxes that are awake, or gone.
-func (d *Depot) forget(all []node.Asleep) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	asleep := map[string]bool{}
-	for _, s := range all {
-		asleep[s.UID] = true
+	age := now.Sub(last.at)
+	switch {
+	case s.Awake && d.Every <= 0:
+		return false
+	case !tried:
+		return true
+	case last.err:
+		return age > retryAfter
+	case s.Awake:
+		return age > d.Every
 	}
+	return last.awake || last.state != s.State
+}
+
+func (d *Depot) note(s node.Copyable, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.sent[s.UID] = sent{s.State, s.Awake, time.Now(), err != nil}
+}
+
+// forget drops what is known of sandboxes that are gone.
+func (d *Depot) forget(all []node.Copyable) {
+	there := map[string]bool{}
+	for _, s := range all {
+		there[s.UID] = true
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for uid := range d.sent {
-		if !asleep[uid] {
+		if !there[uid] {
 			delete(d.sent, uid)
 		}
 	}

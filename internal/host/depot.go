@@ -42,7 +42,7 @@ func (h *Host) openDepot(ctx context.Context) error {
 	}
 	local := []string{filepath.Join(h.o.ImagesDir, "images"), filepath.Join(h.o.Data, "agents", "images")}
 	h.depot, err = depot.New(depot.Options{
-		Vault: v, Rights: h.o.Rights, ID: h.o.ID, After: h.o.RemoteAfter, Dir: filepath.Join(h.o.Data, "foreign"), Local: local,
+		Vault: v, Rights: h.o.Rights, ID: h.o.ID, After: h.o.RemoteAfter, Every: h.o.RemoteEvery, Dir: filepath.Join(h.o.Data, "foreign"), Local: local,
 	}, h.node)
 	if err != nil {
 		return err

@@ -94,9 +94,11 @@ type Options struct {
 
 	Drives drive.Options // an empty URL: there are no drives
 	// Remote is the bucket of copies for other nodes, for sandboxes that have slept for
-	// RemoteAfter. RemoteBandwidth bounds what this host sends to it, in bytes in a second; 0: nothing does.
+	// RemoteAfter. The copy of a sandbox that does not sleep is made again after RemoteEvery; 0: there is none.
+	// RemoteBandwidth bounds what this host sends to it, in bytes in a second; 0: nothing does.
 	Remote          drive.Options // an empty URL: there are no copies
 	RemoteAfter     time.Duration
+	RemoteEvery     time.Duration
 	RemoteBandwidth int64
 	Builds          Builds
 

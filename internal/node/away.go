@@ -21,28 +21,33 @@ import (
 // directory of its own, by the UID of its sandbox, while it goes to the bucket or comes
 // from there.
 
-// Asleep is a sandbox that sleeps, and may be copied.
-type Asleep struct {
+// Copyable is a sandbox that can be copied for other nodes.
+type Copyable struct {
 	UID   string
+	Awake bool
+	// Since is when it fell asleep or, while it is awake, when it was made or adopted here.
 	Since time.Time
-	// State is the same as long as the sandbox does not wake.
+	// State is the same as long as a sandbox that sleeps does not wake.
 	State string
 }
 
-// Asleep returns all sandboxes that sleep and can be copied, those first that fell asleep
-// first.
-func (n *Node) Asleep() (all []Asleep) {
+// Copyable returns all sandboxes that can be copied, those first that are so for longest.
+func (n *Node) Copyable() (all []Copyable) {
 	for _, b := range n.all() {
 		b.mu.Lock()
-		ok := !b.hidden() && b.state.Is(doze.Standby, doze.Disabled) && b.machine != nil && len(b.order.Volumes) == 0 &&
-			b.checkpoint.blocked() == ""
-		since := b.asleep
+		awake := b.state.Is(doze.Running)
+		ok := !b.hidden() && b.state.Is(doze.Running, doze.Standby, doze.Disabled) && b.machine != nil && len(b.order.Volumes) == 0 &&
+			b.checkpoint.blocked() == "" && !b.gate.Leaving()
+		c := Copyable{b.order.UID, awake, b.asleep, fmt.Sprint(b.asleep.UnixNano())}
+		if awake {
+			c.Since = b.spent.since
+		}
 		b.mu.Unlock()
 		if ok {
-			all = append(all, Asleep{b.order.UID, since, fmt.Sprint(since.UnixNano())})
+			all = append(all, c)
 		}
 	}
-	slices.SortFunc(all, func(a, b Asleep) int { return a.Since.Compare(b.Since) })
+	slices.SortFunc(all, func(a, b Copyable) int { return a.Since.Compare(b.Since) })
 	return all
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/dozehq/doze/internal/instance"
 	"github.com/dozehq/doze/internal/roster"
 	"github.com/dozehq/doze/internal/seal"
+	"github.com/dozehq/doze/internal/vault"
 )
 
 // Remote is a control role whose nodes and edges are processes of their own.
@@ -47,6 +48,10 @@ func (p *Plane) BeginRemote(ctx context.Context, nodes http.RoundTripper, a edge
 	if err != nil {
 		return nil, "", err
 	}
+	copies, err := p.copies(ctx)
+	if err != nil {
+		return nil, "", err
+	}
 	atlas := fleet.NewAtlas()
 	if r.crew, err = crew.Open(ctx, Ledger{p.Store}, home, atlas); err != nil {
 		return nil, "", err
@@ -64,7 +69,7 @@ func (p *Plane) BeginRemote(ctx context.Context, nodes http.RoundTripper, a edge
 	r.roster = roster.New(roster.Config{
 		Store: p.Store, Crew: r.crew, Control: control.Link{Server: p.Control}, Quotas: p.quotas, Dial: r.dial, Met: r.met,
 		TTL: p.settings.Lease.Duration, Grace: p.settings.LeaseGrace.Duration,
-		Bucket: p.settings.Remote != "", Master: master,
+		Copies: copies, Master: master,
 	})
 	p.Nodes.Roster = r.roster
 	atlas.Tell(r.feed.Topic(fleet.TopicPlaces))
@@ -76,6 +81,16 @@ func (p *Plane) BeginRemote(ctx context.Context, nodes http.RoundTripper, a edge
 	})
 	p.quotas.Tell(r.feed.Topic(fleet.TopicLimits))
 	return r, key, nil
+}
+
+// copies is what the bucket of checkpoints has, or nil if there is no bucket.
+func (p *Plane) copies(ctx context.Context) (roster.Copies, error) {
+	bucket, err := drive.Find(ctx, p.settings.RemoteBucket())
+	if err != nil || bucket == nil {
+		return nil, err
+	}
+	client, name := bucket.Client()
+	return vault.New(client, name, vault.Options{})
 }
 
 // dial returns the client of a node that joins.

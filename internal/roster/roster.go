@@ -62,8 +62,9 @@ type Config struct {
 	TTL time.Duration
 	// Grace is for how long control may grant leases without its records.
 	Grace time.Duration
-	// Bucket says that what nodes have is in a bucket too, so that others can have it.
-	Bucket bool
+	// Copies are what the bucket has of machines; nil: there is no bucket, and nobody can have
+	// what another node had.
+	Copies Copies
 	// Master is the key of which those of machines in the bucket are made.
 	Master []byte
 	// Began is when control began; zero is now.
@@ -241,7 +242,7 @@ func (r *Roster) adopt(ctx context.Context, late bool) error {
 // scan looks for sandboxes that an earlier process of control gave a place, and that have
 // not begun there: their nodes say so.
 func (r *Roster) scan(ctx context.Context) error {
-	if !r.Bucket {
+	if r.Copies == nil {
 		return nil
 	}
 	all, err := r.Control.Lodgers(ctx, func(machine string) bool { return r.Crew.Epoch(crew.Machine, machine) > firstEpoch })
@@ -275,7 +276,7 @@ const firstEpoch = 2
 // a node has.
 func (r *Roster) grant(id string, epoch uint64) fleet.Lease {
 	others := slices.ContainsFunc(r.members(), func(m *member) bool { return m.info.ID != id })
-	if !r.Bucket || !others {
+	if r.Copies == nil || !others {
 		r.book.Release(id)
 		return fleet.Lease{Epoch: epoch}
 	}
@@ -380,7 +381,10 @@ func (r *Roster) Run(ctx context.Context) error {
 	}
 	var rescues sync.WaitGroup
 	defer rescues.Wait()
-	rescues.Go(func() { r.rescue(ctx) })
+	if r.Copies != nil {
+		rescues.Go(func() { r.rescue(ctx) })
+		rescues.Go(func() { r.sweep(ctx) })
+	}
 	late := time.NewTimer(joinWait)
 	defer late.Stop()
 	tick := time.NewTicker(tickEvery)
@@ -442,7 +446,7 @@ func (r *Roster) expect(ctx context.Context) error {
 			r.mu.Lock()
 			r.gones[n.ID] = true
 			r.mu.Unlock()
-		case r.Bucket && len(all) > 1:
+		case r.Copies != nil && len(all) > 1:
 			r.book.Expect(n.ID, n.Epoch)
 		}
 	}

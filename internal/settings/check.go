@@ -146,8 +146,8 @@ func (s Settings) checkRemote(p *doze.Problems) {
 	if s.Lease.Duration < leaseLeast {
 		p.Add("lease", "is %s; it must be at least %s", s.Lease, leaseLeast)
 	}
-	if s.LeaseGrace.Duration < 0 || s.RemoteAfter.Duration < 0 {
-		p.Add("leaseGrace", "and remoteAfter must not be negative")
+	if s.LeaseGrace.Duration < 0 || s.RemoteAfter.Duration < 0 || s.RemoteEvery.Duration < 0 {
+		p.Add("leaseGrace", ", remoteAfter and remoteEvery must not be negative")
 	}
 	if s.RemoteBandwidth < 0 {
 		p.Add("remoteBandwidthMb", "must not be negative")

@@ -30,7 +30,7 @@ func (s Settings) Host() host.Options {
 		PauseAfter: s.PauseAfter.Duration, SaveAfter: s.SaveAfter.Duration, SwapAfter: s.SwapAfter.Duration, DiskAfter: s.DiskAfter.Duration,
 		GuestReferences: s.GuestReferences, Unmasked: !s.MaskResponses,
 		Through: s.Proxy(), Egress: s.Egress, Opened: opened, EgressLink: s.EgressLink, Resolver: s.DNS(), DNS: s.Resolver,
-		Drives: s.Bucket(), Builds: s.Building(), Remote: s.RemoteBucket(), RemoteAfter: s.RemoteAfter.Duration, RemoteBandwidth: int64(s.RemoteBandwidth) << 20,
+		Drives: s.Bucket(), Builds: s.Building(), Remote: s.RemoteBucket(), RemoteAfter: s.RemoteAfter.Duration, RemoteEvery: s.RemoteEvery.Duration, RemoteBandwidth: int64(s.RemoteBandwidth) << 20,
 	}
 }
 

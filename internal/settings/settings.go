@@ -96,6 +96,7 @@ type Settings struct {
 	RemoteKeys      string          `json:"remoteCredentials"` // file with its credentials
 	RemoteRegion    string          `json:"remoteRegion"`      // of the bucket
 	RemoteAfter     daemon.Duration `json:"remoteAfter"`       // sandboxes that sleep for this long are copied to it
+	RemoteEvery     daemon.Duration `json:"remoteEvery"`       // those that do not sleep are copied again after this long
 	RemoteBandwidth int             `json:"remoteBandwidthMb"` // MB that a node sends to it in a second; 0: as many as it can
 	Lease           daemon.Duration `json:"lease"`             // of a node
 	LeaseGrace      daemon.Duration `json:"leaseGrace"`        // for how long control may renew leases without its database
@@ -162,7 +163,7 @@ func Defaults() Settings {
 		WriteTimeout:    daemon.Duration{Duration: ingress.DefaultWriteStall},
 
 		Swap: swap.Auto, ACMEURL: certificate.LetsEncrypt,
-		RemoteRegion: "us-east-1", RemoteAfter: daemon.Duration{Duration: time.Minute},
+		RemoteRegion: "us-east-1", RemoteAfter: daemon.Duration{Duration: time.Minute}, RemoteEvery: daemon.Duration{Duration: 5 * time.Minute},
 		Lease: daemon.Duration{Duration: 30 * time.Second}, LeaseGrace: daemon.Duration{Duration: 30 * time.Second},
 		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: host.ReadyAuto, WarmPool: 2, WarmPoolMax: 16, Egress: host.EgressOpen, MaskResponses: true, Images: []string{doze.ImageDefault}, Log: "info",
 		ImageMaxMB: disk.BytesDefault >> 20, ImageRetention: daemon.Duration{Duration: 7 * 24 * time.Hour}, LogsRetention: daemon.Duration{Duration: 7 * 24 * time.Hour}, LogsWorkspaceMB: 512, DiskReserveMB: space.Auto, VolumeOvercommit: 1,

@@ -149,6 +149,7 @@ func (s *Settings) rows() []row {
 		{&s.RemoteKeys, "remote-credentials", control | node, "`file` with the bucket's credentials, in the format of ~/.aws/credentials (profile default). The bucket has encrypted chunks alone"},
 		{&s.RemoteRegion, "remote-region", control | node, "region `name` of the bucket"},
 		{&s.RemoteAfter, "remote-after", node, "copy a sandbox to the bucket after it has slept for this `time`"},
+		{&s.RemoteEvery, "remote-every", node, "copy a sandbox that does not sleep again after this `time`. It stands still for a moment; 0: only sandboxes that sleep are copied"},
 		{&s.RemoteBandwidth, "remote-bandwidth-mb", node, "send at most this many `MB` in a second to the bucket; 0: no limit"},
 		{&s.Lease, "lease", control, "a node that control has not heard of for this `time` is lost: its sandboxes stand still there, and go on elsewhere"},
 		{&s.LeaseGrace, "lease-grace", control, "renew leases without the database for at most this `time`. After a crash of control, no node counts as lost for as long"},
