@@ -23,7 +23,7 @@ func serveControl(ctx context.Context, args []string) (err error) {
 	}
 	defer r.release()
 	m := r.meters
-	p, err := plane.Open(ctx, r.settings, m.quotas)
+	p, err := plane.OpenWhenFree(ctx, r.settings, m.quotas)
 	if err != nil {
 		return err
 	}

@@ -46,7 +46,11 @@ func serveNode(ctx context.Context, args []string) (err error) {
 	if err := instance.Announce(s.Data, instance.Instance{Address: s.LocalURL(s.Listen), Run: s.Run, Cgroup: s.Cgroup}); err != nil {
 		return err
 	}
-	control := host.NewRemote(s.Control, r.identity.Transport(mtls.Control), id, s.Host())
+	controls, err := r.identity.TransportTo(mtls.Control, s.Controls())
+	if err != nil {
+		return err
+	}
+	control := host.NewRemote(s.Controls()[0], controls, id, s.Host())
 	if err := control.Keep(ctx); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ package roster
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -80,10 +81,11 @@ type Roster struct {
 	adopted chan struct{} // closed when Adopt is done
 
 	mu    sync.Mutex
-	nodes map[string]*member // guarded by mu; by id
-	bytes map[string]*sent   // guarded by mu; by workspace
-	gones map[string]bool    // guarded by mu; nodes that are lost, whose sandboxes are not all elsewhere
-	lost  bell.Bell          // rings when a node is lost
+	nodes map[string]*member        // guarded by mu; by id
+	bytes map[string]*sent          // guarded by mu; by workspace
+	gones map[string]bool           // guarded by mu; nodes that are lost, whose sandboxes are not all elsewhere
+	lost  bell.Bell                 // rings when a node is lost
+	sure  atomic.Pointer[time.Time] // when the records were this control's for sure
 	// pending are machines that have a place, and have not begun there; guarded by mu.
 	pending map[string]bool
 }
@@ -109,10 +111,12 @@ func New(c Config) *Roster {
 	if c.Began.IsZero() {
 		c.Began = time.Now()
 	}
-	return &Roster{
-		Config: c, book: lease.NewBook(c.TTL, c.Grace, c.Began), adopted: make(chan struct{}),
+	r := &Roster{
+		Config: c, book: lease.NewBook(c.TTL, c.Grace+ownTimeout+ownEvery, c.Began), adopted: make(chan struct{}),
 		nodes: map[string]*member{}, bytes: map[string]*sent{}, gones: map[string]bool{}, pending: map[string]bool{}, lost: bell.New(),
 	}
+	r.sure.Store(&r.Began)
+	return r
 }
 
 // Join implements [fleet.Control].
@@ -142,9 +146,9 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (fleet.Lease, error
 		return fleet.Lease{}, err
 	}
 	slog.InfoContext(ctx, "a node joined", "node", n.ID, "url", n.URL, "version", n.Version, "epoch", record.Epoch)
-	l := r.grant(n.ID, record.Epoch)
+	l, err := r.grant(n.ID, record.Epoch)
 	l.Gone = gone
-	return l, nil
+	return l, err
 }
 
 // Reclaim implements [fleet.Control].
@@ -161,9 +165,9 @@ func (r *Roster) Reclaim(ctx context.Context, node string, machines []string) (f
 	if record, err = r.Store.PutNode(ctx, node, record.Body, time.Now()); err != nil {
 		return fleet.Lease{}, err
 	}
-	l := r.grant(node, record.Epoch)
+	l, err := r.grant(node, record.Epoch)
 	l.Gone = r.gone(fleet.NodeInfo{ID: node, Machines: machines})
-	return l, nil
+	return l, err
 }
 
 // admit records a node. The first one is the home of everything that has no place. One
@@ -274,14 +278,18 @@ const firstEpoch = 2
 
 // grant grants a lease to a node. A platform needs none where nobody else could have what
 // a node has.
-func (r *Roster) grant(id string, epoch uint64) fleet.Lease {
+func (r *Roster) grant(id string, epoch uint64) (fleet.Lease, error) {
 	others := slices.ContainsFunc(r.members(), func(m *member) bool { return m.info.ID != id })
 	if r.Copies == nil || !others {
 		r.book.Release(id)
-		return fleet.Lease{Epoch: epoch}
+		return fleet.Lease{Epoch: epoch}, nil
+	}
+	// Another control may have taken over, which waits for as long before it takes anything.
+	if away := time.Since(*r.sure.Load()); away > r.Grace+ownTimeout {
+		return fleet.Lease{}, doze.Errorf(doze.Unavailable, "control has not reached its records for %s, and grants no leases", away.Round(time.Second))
 	}
 	r.book.Grant(id, epoch, time.Now())
-	return fleet.Lease{Epoch: epoch, TTL: r.book.TTL()}
+	return fleet.Lease{Epoch: epoch, TTL: r.book.TTL()}, nil
 }
 
 // Renew implements [fleet.Control].
@@ -297,7 +305,7 @@ func (r *Roster) Renew(_ context.Context, n fleet.Renewal) (fleet.Lease, error) 
 	r.mu.Lock()
 	m.load, m.heard = n.Load, time.Now()
 	r.mu.Unlock()
-	return r.grant(n.Node, n.Epoch), nil
+	return r.grant(n.Node, n.Epoch)
 }
 
 // Record implements [fleet.Control].
@@ -371,8 +379,31 @@ func (r *Roster) members() (all []*member) {
 // Present reports whether a node has joined.
 func (r *Roster) Present() bool { return len(r.members()) > 0 }
 
-// tickEvery is how often leases are looked at.
-const tickEvery = 250 * time.Millisecond
+const (
+	// tickEvery is how often leases are looked at.
+	tickEvery = 250 * time.Millisecond
+	// ownEvery is how often control makes sure that the records are still its own, and
+	// ownTimeout is how long that may take.
+	ownEvery, ownTimeout = 2 * time.Second, 5 * time.Second
+)
+
+// own makes sure that the records are still this control's. It is an error if they are not
+// any more: then another one grants leases.
+func (r *Roster) own(ctx context.Context) error {
+	asked := time.Now()
+	bounded, cancel := context.WithTimeout(ctx, ownTimeout)
+	defer cancel()
+	err := r.Store.Own(bounded)
+	switch {
+	case errors.Is(err, store.ErrTaken):
+		return err
+	case err == nil:
+		r.sure.Store(&asked)
+	case ctx.Err() == nil:
+		slog.WarnContext(ctx, "the records are out of reach: leases are renewed without them for a time", "most", r.Grace, "err", err)
+	}
+	return nil
+}
 
 // Run ends leases that are over, until ctx ends.
 func (r *Roster) Run(ctx context.Context) error {
@@ -387,8 +418,9 @@ func (r *Roster) Run(ctx context.Context) error {
 	}
 	late := time.NewTimer(joinWait)
 	defer late.Stop()
-	tick := time.NewTicker(tickEvery)
+	tick, own := time.NewTicker(tickEvery), time.NewTicker(ownEvery)
 	defer tick.Stop()
+	defer own.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -403,6 +435,10 @@ func (r *Roster) Run(ctx context.Context) error {
 				r.joining.Unlock()
 			} else {
 				late.Reset(time.Second)
+			}
+		case <-own.C:
+			if err := r.own(ctx); err != nil {
+				return err
 			}
 		case now := <-tick.C:
 			for _, l := range r.book.Tick(now) {

@@ -100,11 +100,20 @@ func (s Settings) checkAddresses(p *doze.Problems) {
 			p.Add(name, "must be host:port: %v", err)
 		}
 	}
-	for name, text := range map[string]string{"control": s.Control, "node": s.Node} {
-		if u, err := url.Parse(text); err != nil || u.Scheme != "https" || u.Host == "" || u.Path != "" {
-			p.Add(name, "must be a URL such as https://10.0.0.1:7083")
+	for _, text := range s.Controls() {
+		if !isPeer(text) {
+			p.Add("control", "must be a URL such as https://10.0.0.1:7083, or several of them, separated by commas")
 		}
 	}
+	if !isPeer(s.Node) {
+		p.Add("node", "must be a URL such as https://10.0.0.1:7084")
+	}
+}
+
+// isPeer reports whether a text is the base URL of another role.
+func isPeer(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Scheme == "https" && u.Host != "" && u.Path == ""
 }
 
 func (s Settings) checkTimes(p *doze.Problems) {

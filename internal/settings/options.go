@@ -1,6 +1,8 @@
 package settings
 
 import (
+	"strings"
+
 	"context"
 	"net"
 	"net/netip"
@@ -48,6 +50,14 @@ func (s Settings) Bucket() drive.Options {
 // RemoteBucket is what the settings say of the bucket of checkpoints.
 func (s Settings) RemoteBucket() drive.Options {
 	return drive.Options{URL: s.Remote, Credentials: s.RemoteKeys, Region: s.RemoteRegion}
+}
+
+// Controls are the base URLs of control: one of them is active.
+func (s Settings) Controls() (all []string) {
+	for text := range strings.SplitSeq(s.Control, ",") {
+		all = append(all, strings.TrimSpace(text))
+	}
+	return all
 }
 
 // Library is what the settings say of images.

@@ -98,6 +98,7 @@ type Settings struct {
 	RemoteAfter     daemon.Duration `json:"remoteAfter"`       // sandboxes that sleep for this long are copied to it
 	RemoteEvery     daemon.Duration `json:"remoteEvery"`       // those that do not sleep are copied again after this long
 	RemoteBandwidth int             `json:"remoteBandwidthMb"` // MB that a node sends to it in a second; 0: as many as it can
+	Standby         bool            `json:"standby"`           // control waits while another one has the database
 	Lease           daemon.Duration `json:"lease"`             // of a node
 	LeaseGrace      daemon.Duration `json:"leaseGrace"`        // for how long control may renew leases without its database
 	Quotas          string          `json:"quotas"`            // of workspaces without their own: name=limit, with commas
