@@ -56,13 +56,14 @@ type yard struct {
 
 	ledger *ledger
 	atlas  *fleet.Atlas
+	shelf  *planetest.Shelf
 	nodes  map[string]*planetest.Node
 }
 
 // newYard returns a crew of n nodes, the first of which is its home.
 func newYard(t *testing.T, n int) *yard {
 	t.Helper()
-	y := &yard{ledger: &ledger{all: map[string]crew.Place{}}, atlas: fleet.NewAtlas(), nodes: map[string]*planetest.Node{}}
+	y := &yard{ledger: &ledger{all: map[string]crew.Place{}}, atlas: fleet.NewAtlas(), shelf: planetest.NewShelf(), nodes: map[string]*planetest.Node{}}
 	y.reopen(t)
 	for i := range n {
 		y.join(fmt.Sprint("n", i))
@@ -84,7 +85,7 @@ func (y *yard) reopen(t *testing.T) {
 
 func (y *yard) join(id string) {
 	n := planetest.NewNode()
-	n.Report = func(fleet.Report) {}
+	n.Report, n.Shelf = func(fleet.Report) {}, y.shelf
 	y.nodes[id] = n
 	y.put(id)
 }
