@@ -257,12 +257,14 @@ const (
 	// awayWait is how long a request waits for a sandbox whose node does not answer: others
 	// may get it in that time.
 	awayWait = 15 * time.Second
+	// againWait is how soon the same node is asked again.
+	againWait = time.Second
 )
 
 // Dial opens a tunnel, as [Dialer] says. The connection has no deadlines. While the
 // sandbox moves from one node to another, Dial waits for that.
 func (p *Ports) Dial(ctx context.Context, uid string, port uint16) (net.Conn, error) {
-	for {
+	for began := time.Now(); ; {
 		node, client := p.find(uid)
 		c, err := p.dial(ctx, client, uid, port)
 		wait := awayWait
@@ -274,12 +276,12 @@ func (p *Ports) Dial(ctx context.Context, uid string, port uint16) (net.Conn, er
 		case !errors.Is(err, ErrUnreachable):
 			return nil, err
 		}
-		bounded, cancel := context.WithTimeout(ctx, wait)
-		moved := p.Moved(bounded, uid, node)
-		cancel()
-		if !moved {
+		if time.Since(began) > wait {
 			return nil, err
 		}
+		bounded, cancel := context.WithTimeout(ctx, againWait)
+		p.Moved(bounded, uid, node) // or the node answers again
+		cancel()
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/daemon"
 	"github.com/dozehq/doze/internal/durable"
 	"github.com/dozehq/doze/internal/fleet"
@@ -234,6 +235,10 @@ func (h *Host) Handler(drops func() map[string]uint64) http.Handler {
 	return mtls.ByRole(map[mtls.Role]http.Handler{mtls.Control: all, mtls.Edge: tunnels})
 }
 
+// errFenced is for a request to a node that may run nothing: others may have the sandbox
+// soon.
+var errFenced = doze.Wrap(errors.Join(fleet.ErrMoved, fence.ErrClosed), doze.Unavailable, "the node of the sandbox has lost its connection to the platform: try again in a moment")
+
 // gated is a node that lets nobody in while it may run nothing.
 type gated struct {
 	*node.Node
@@ -244,7 +249,7 @@ type gated struct {
 // Dial implements [fleet.Dialer].
 func (g gated) Dial(ctx context.Context, uid string, port uint16) (net.Conn, error) {
 	if g.gate != nil && g.gate.Closed() {
-		return nil, fence.ErrClosed
+		return nil, errFenced
 	}
 	return g.Node.Dial(ctx, uid, port)
 }
