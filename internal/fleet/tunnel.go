@@ -167,12 +167,19 @@ type Ports struct {
 	find      func(uid string) (node string, c *Client)
 	transport *http.Transport
 
-	// Moved waits until a sandbox is on another node, and reports whether it is. Without it,
-	// sandboxes do not move. It is set before the first request.
-	Moved func(ctx context.Context, uid, node string) bool
+	// Moves says where sandboxes go; without it, none does. It is set before the first request.
+	Moves Moves
 
 	mu   sync.Mutex
 	ages map[string]time.Time // guarded by mu; by UID: when the state was made that nobody was told of
+}
+
+// Moves is what is known of sandboxes that go from one node to another.
+type Moves interface {
+	// Many reports whether there is more than one node.
+	Many() bool
+	// Await waits until a sandbox is not on a node any more, and reports whether that is so.
+	Await(ctx context.Context, uid, node string) bool
 }
 
 var _ Gate = (*Ports)(nil)
@@ -269,7 +276,7 @@ func (p *Ports) Dial(ctx context.Context, uid string, port uint16) (net.Conn, er
 		c, err := p.dial(ctx, client, uid, port)
 		wait := awayWait
 		switch {
-		case err == nil, ctx.Err() != nil, p.Moved == nil:
+		case err == nil, ctx.Err() != nil, p.Moves == nil, !p.Moves.Many():
 			return c, err
 		case errors.Is(err, ErrMoved):
 			wait = movedWait
@@ -280,7 +287,7 @@ func (p *Ports) Dial(ctx context.Context, uid string, port uint16) (net.Conn, er
 			return nil, err
 		}
 		bounded, cancel := context.WithTimeout(ctx, againWait)
-		p.Moved(bounded, uid, node) // or the node answers again
+		p.Moves.Await(bounded, uid, node) // or the node answers again
 		cancel()
 	}
 }

@@ -375,3 +375,44 @@ func FuzzTunnel(f *testing.F) {
 type always struct{ resp *http.Response }
 
 func (a always) RoundTrip(*http.Request) (*http.Response, error) { return a.resp, nil }
+
+// moves is a [fleet.Moves] over an atlas.
+type moves struct{ *fleet.Atlas }
+
+func (moves) Many() bool { return true }
+
+// TestPortsFollow: a request to a sandbox that moves goes to its other node, once that is
+// known, and nothing of it was sent to the first one.
+func TestPortsFollow(t *testing.T) {
+	t.Parallel()
+	atlas := fleet.NewAtlas()
+	atlas.SetHome("first")
+	_, _, there := tunnels(t, web(func(w http.ResponseWriter, r *http.Request) {
+		raw, _ := io.ReadAll(r.Body)
+		_, _ = w.Write(raw)
+	}))
+	moved := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fleet.Answer(w, nil, doze.Wrap(fleet.ErrMoved, doze.Unavailable, "it has moved"))
+	}))
+	moved.EnableHTTP2 = true
+	moved.StartTLS()
+	defer moved.Close()
+	nodes := map[string]*fleet.Client{
+		"first": fleet.NewClient(moved.URL, moved.Client().Transport), "second": fleet.NewClient(there.URL, there.Client().Transport),
+	}
+	ports := fleet.NewPorts(func(uid string) (string, *fleet.Client) { at := atlas.Node(uid); return at, nodes[at] })
+	ports.Moves = moves{atlas}
+	time.AfterFunc(100*time.Millisecond, func() { atlas.Put("a", "second") })
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://any/", strings.NewReader("hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := ports.Transport("a", 80).RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if raw, err := io.ReadAll(resp.Body); err != nil || string(raw) != "hello" {
+		t.Errorf("it is %q: %v", raw, err)
+	}
+}

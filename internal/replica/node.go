@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"sync"
@@ -33,6 +34,18 @@ func (n *nodes) of(machine string) (string, *fleet.Client) {
 		return "", n.only
 	}
 	return id, n.client(id)
+}
+
+// Many implements [fleet.Moves].
+func (n *nodes) Many() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.all) > 1
+}
+
+// Await implements [fleet.Moves].
+func (n *nodes) Await(ctx context.Context, uid, node string) bool {
+	return n.atlas.Await(ctx, uid, node)
 }
 
 // client returns the client of a node. Preconditions: n.mu is held.

@@ -47,7 +47,7 @@ func New(o Options) (*Replica, error) {
 		nodes: newNodes(o.Nodes), recheck: func() {},
 	}
 	r.Ports = fleet.NewPorts(r.nodes.of)
-	r.Ports.Moved = r.nodes.atlas.Await
+	r.Ports.Moves = r.nodes
 	r.follower = fleet.NewFollower(o.Control, o.Controls, map[string]fleet.Apply{
 		fleet.TopicUpstreams:  r.Directory.Apply,
 		fleet.TopicPreviews:   r.less(r.Previews.Apply),
