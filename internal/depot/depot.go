@@ -27,8 +27,8 @@ const (
 	retryAfter = 30 * time.Second
 	// copyTimeout bounds one copy.
 	copyTimeout = 30 * time.Minute
-	// keepCopies are how many copies of a sandbox stay: nobody goes on from an old one.
-	keepCopies = 1
+	// copiesMost are how many copies of a sandbox stay: nobody goes on from an old one.
+	copiesMost = 1
 	// sweepGrace is for how long the bucket has what only older copies need.
 	sweepGrace = 10 * time.Minute
 	// fileEpoch is that of files, which never change.
@@ -217,7 +217,7 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 		return err
 	}
 	slog.InfoContext(ctx, "a sandbox is in the bucket", "sandbox", uid, "took", time.Since(start), "sent", saved.SentBytes, "of", saved.ChunkBytes)
-	if _, err := d.Vault.Sweep(ctx, uid, key, keepCopies, sweepGrace); err != nil {
+	if _, err := d.Vault.Sweep(ctx, uid, key, copiesMost, sweepGrace); err != nil {
 		slog.WarnContext(ctx, "older copies of a sandbox stay in the bucket", "sandbox", uid, "err", err)
 	}
 	return nil
@@ -280,11 +280,11 @@ func (d *Depot) Retain(used func(path string) bool) error {
 		dir := filepath.Join(d.Dir, sum.Name())
 		names, err := os.ReadDir(dir)
 		errs = append(errs, err)
-		keep := false
+		inUse := false
 		for _, name := range names {
-			keep = keep || used(filepath.Join(dir, name.Name()))
+			inUse = inUse || used(filepath.Join(dir, name.Name()))
 		}
-		if !keep {
+		if !inUse {
 			errs = append(errs, os.RemoveAll(dir))
 		}
 	}

@@ -30,7 +30,7 @@ const (
 )
 
 // need is a file that a copy needs. Its content is the same everywhere, or it is another
-// one: the memory of a sandbox has parts of it, by their places in the file.
+// one. The memory of a sandbox has parts of it, by their places in the file.
 type need struct {
 	Name string `json:"name"` // of the file
 	Sum  string `json:"sum"`  // SHA-256, hexadecimal

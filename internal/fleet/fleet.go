@@ -285,9 +285,10 @@ type Mover interface {
 	// Leave removes a sandbox that another node has. Requests that waited have ErrMoved in their errors.
 	// One that is not there is no error.
 	Leave(ctx context.Context, uid string) error
-	// Revive begins a sandbox that another node had, with memory and processes, from what
-	// the bucket has of it, and returns when that was made. used is when the sandbox was used last, as
-	// far as that is known: what it did after the copy is lost, which its owner hears. One that is here is
+	// Revive begins a sandbox that another node had, with memory and processes. It begins
+	// from what the bucket has of it, and Revive returns when that was made. used is when the
+	// sandbox was used last, as far as that is known. What it did after the copy is lost, and
+	// its owner hears of that. One that is here is
 	// no error. One of which the bucket has nothing is NotFound.
 	Revive(ctx context.Context, o Order, used time.Time) (made time.Time, err error)
 }

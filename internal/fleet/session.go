@@ -44,8 +44,8 @@ type Side struct {
 	Lost func(ctx context.Context, machines []string) error
 }
 
-// A Session keeps a node known to control, whichever of the two starts anew, renews its
-// lease, and brings control the reports of the node, none of them lost.
+// A Session keeps a node known to control, whichever of the two starts anew. It renews the
+// lease of the node, and brings control its reports, none of them lost.
 type Session struct {
 	control Control
 	node    Side

@@ -26,9 +26,9 @@ import (
 )
 
 const (
-	// keepLeast is how long a lease must still be good for a new process to adopt machines
-	// under it: control has to renew it within that time.
-	keepLeast = 5 * time.Second
+	// leaseLeast is how long a lease must still be good for a new process to adopt machines
+	// under it. Control has to renew it within that time.
+	leaseLeast = 5 * time.Second
 	// reclaimTimeout bounds one try to get a lease back.
 	reclaimTimeout = 10 * time.Second
 )
@@ -70,10 +70,10 @@ func NewRemote(base string, transport http.RoundTripper, id string, o Options) *
 	return r
 }
 
-// Keep takes up the lease that a process before may have had. What ran under it goes on, as
-// if that process had not ended. If the lease is over, Keep waits for another one, and ends
+// Resume takes up the lease that a process before may have had. What ran under it goes on, as
+// if that process had not ended. If the lease is over, Resume waits for another one, and ends
 // what other nodes have since. Machines can be adopted after it.
-func (r *Remote) Keep(ctx context.Context) error {
+func (r *Remote) Resume(ctx context.Context) error {
 	if _, err := os.Lstat(r.marker()); errors.Is(err, fs.ErrNotExist) {
 		// Guards of an earlier node with this run directory may have stopped what it left.
 		r.tell(time.Time{})
@@ -83,7 +83,7 @@ func (r *Remote) Keep(ctx context.Context) error {
 		return nil
 	}
 	r.leased = true
-	if left, ok := r.file.Left(); ok && left > keepLeast {
+	if left, ok := r.file.Left(); ok && left > leaseLeast {
 		r.lease.Resume(time.Now().Add(left))
 		return nil
 	}

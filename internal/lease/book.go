@@ -17,7 +17,7 @@ const (
 )
 
 // A Book is what control has granted. Call Tick all the time, also if nothing else is to
-// be done: a granter that stood still takes nothing from anybody for the time of a lease. It
+// be done. A granter that stood still takes nothing from anybody for the time of a lease. It
 // is safe for concurrent use.
 type Book struct {
 	ttl time.Duration

@@ -1,7 +1,7 @@
 // Package lease has both ends of a lease. The holder is a node, which runs sandboxes as
 // long as its lease is good. The granter is control, which lets others have them after
-// that. Each end measures by its own monotonic clock, and asks no clock of the other end:
-// the holder counts from before it asked, and the granter from after it answered.
+// that. Each end measures by its own monotonic clock, and asks no clock of the other end.
+// The holder counts from before it asked, and the granter from after it answered.
 package lease
 
 import (

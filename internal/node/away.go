@@ -54,7 +54,7 @@ func (n *Node) Copyable() (all []Copyable) {
 // partLook is how often Depart looks whether a sandbox is in use.
 const partLook = 10 * time.Millisecond
 
-// CopyDeparting is CopyOut for a sandbox that moves to another node: requests to it wait,
+// CopyDeparting is CopyOut for a sandbox that moves to another node. Requests to it wait,
 // and it sleeps when nobody is in the middle of one. It does not wake until Return. An error
 // takes that back.
 func (n *Node) CopyDeparting(ctx context.Context, uid string) (dir string, needs Files, done func() error, err error) {
@@ -88,7 +88,7 @@ func (n *Node) CopyDeparting(ctx context.Context, uid string) (dir string, needs
 		return "", needs, nil, err
 	}
 	defer b.unlock()
-	if err := b.lull(ctx); err != nil {
+	if err := b.rest(ctx); err != nil {
 		return "", needs, nil, err
 	}
 	s, err := b.copyHeld(ctx, &n.away, uid)
@@ -117,9 +117,9 @@ func (b *Box) idle(ctx context.Context) error {
 	}
 }
 
-// lull puts a box to sleep in memory, whatever its processes do. Preconditions: the turn is
+// rest puts a box to sleep in memory, whatever its processes do. Preconditions: the turn is
 // held.
-func (b *Box) lull(ctx context.Context) error {
+func (b *Box) rest(ctx context.Context) error {
 	m, err := b.handle(ctx)
 	if err != nil {
 		return missing("the sandbox cannot be copied", fmt.Errorf("find the machine: %w", err))
@@ -208,7 +208,7 @@ func (n *Node) Needs(uid string) (f Files, at time.Time, err error) {
 
 // Revive begins a sandbox that another node had, with its memory and processes, from a copy
 // that has come. has are the files that the copy needs, on this host. used is when the sandbox was
-// used last: what it did after the copy was made is lost, which its owner hears. Call Revive
+// used last. What it did after the copy was made is lost, and its owner hears of that. Call Revive
 // again after an error. One that is here already is no error.
 func (n *Node) Revive(ctx context.Context, o fleet.Order, has Files, used time.Time) error {
 	if b := n.box(o.UID); b != nil {

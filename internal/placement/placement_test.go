@@ -22,11 +22,11 @@ func has(images ...string) func(string) bool {
 
 func TestChoose(t *testing.T) {
 	t.Parallel()
-	empty := placement.Node{ID: "empty", Open: true, Driver: "gvisor", Memory: 8192, Disk: 10_000, Processors: 4, Has: has()}
-	half := placement.Node{ID: "half", Open: true, Driver: "gvisor", Memory: 8192, Reserved: 4096, Disk: 10_000, Processors: 4, Has: has("python")}
-	warm := placement.Node{ID: "warm", Open: true, Driver: "gvisor", Memory: 8192, Reserved: 1024, Disk: 10_000, Processors: 4, Has: has("python")}
-	busy := placement.Node{ID: "busy", Open: true, Driver: "gvisor", Memory: 8192, Disk: 10_000, Processors: 4, Busy: 4, Has: has("python")}
-	closed := placement.Node{ID: "closed", Driver: "gvisor", Memory: 8192, Disk: 10_000, Processors: 4}
+	empty := placement.Node{ID: "empty", Open: true, Driver: "first", Memory: 8192, Disk: 10_000, Processors: 4, Has: has()}
+	half := placement.Node{ID: "half", Open: true, Driver: "first", Memory: 8192, Reserved: 4096, Disk: 10_000, Processors: 4, Has: has("python")}
+	warm := placement.Node{ID: "warm", Open: true, Driver: "first", Memory: 8192, Reserved: 1024, Disk: 10_000, Processors: 4, Has: has("python")}
+	busy := placement.Node{ID: "busy", Open: true, Driver: "first", Memory: 8192, Disk: 10_000, Processors: 4, Busy: 4, Has: has("python")}
+	closed := placement.Node{ID: "closed", Driver: "first", Memory: 8192, Disk: 10_000, Processors: 4}
 	tests := map[string]struct {
 		want  placement.Want
 		nodes []placement.Node
@@ -94,7 +94,7 @@ func fleetOf(n int, r *rand.Rand) []placement.Node {
 	nodes := make([]placement.Node, n)
 	for i := range nodes {
 		nodes[i] = placement.Node{
-			ID: fmt.Sprint("node-", i), Open: r.IntN(10) > 0, Driver: "gvisor", Memory: doze.Megabytes(4096 << r.IntN(5)),
+			ID: fmt.Sprint("node-", i), Open: r.IntN(10) > 0, Driver: "first", Memory: doze.Megabytes(4096 << r.IntN(5)),
 			Disk: 100_000, Processors: float64(int(2) << r.IntN(5)), Sandboxes: r.IntN(1000), Has: has("python"),
 		}
 		nodes[i].Busy = nodes[i].Processors * r.Float64()

@@ -112,7 +112,7 @@ func NewRooms(p Parts) *Rooms {
 	r.Feed = feed.New(feed.Config{Credentials: p.Credentials, Survey: func(ctx context.Context, workspace string, each func([]doze.FeedSandbox) error) error {
 		return control.Survey(ctx, r.Control, workspace, each)
 	}})
-	r.Nodes = &roster.Server{Operator: p.Operator} // whoever has many nodes puts them in
+	r.Nodes = &roster.Server{Operator: p.Operator} // [Plane.BeginRemote] puts the nodes in
 	r.Registry = registry.New(registry.Config{Images: r.Images, Credentials: p.Credentials, Quotas: p.Quotas})
 	r.API = r.compose(api.Config{
 		Credentials: p.Credentials, Quotas: p.Quotas, Audit: p.Audit, Counted: store.Counted, Settle: r.Control.Settle,

@@ -84,8 +84,8 @@ func (r *Roster) bring(ctx context.Context, l control.Lodger) error {
 }
 
 // settle begins a sandbox at its place. If that is from, it gets another place first, which
-// is to, if that is named. Whoever does not answer may have begun it: it is asked again, and
-// nobody else is until it is lost.
+// is to, if that is named. A node that does not answer may have
+// begun it. The node is asked again, and no other one is until it is lost.
 func (r *Roster) settle(ctx context.Context, o fleet.Order, used time.Time, from, to string) error {
 	w := placement.Want{Memory: o.Memory, Disk: o.Storage, Not: []string{from}, On: to}
 	for at := r.Crew.Of(crew.Machine, o.UID); ; {

@@ -95,7 +95,7 @@ func (c *Crew) placed(ctx context.Context, o *fleet.Order, do func(fleet.Node) e
 	if err != nil {
 		return err
 	}
-	defer c.kept(o.UID)
+	defer c.count(o.UID)
 	for {
 		n, err := c.place(ctx, Machine, o.UID, w)
 		if err != nil {

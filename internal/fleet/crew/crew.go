@@ -58,10 +58,10 @@ type Member struct {
 	Load fleet.Load
 }
 
-// promise is memory of a machine that its node may not count yet.
-type promise struct {
-	memory doze.Megabytes
-	kept   bool // the machine was made, or will not be: the next word of the node counts
+// claim is memory of a machine that its node may not count yet.
+type claim struct {
+	memory  doze.Megabytes
+	counted bool // the machine was made, or will not be: the next word of the node counts
 }
 
 // thing is the key of a place.
@@ -75,12 +75,12 @@ type Crew struct {
 	ledger Ledger
 	atlas  *fleet.Atlas // what edges know
 
-	mu       sync.Mutex
-	home     string                 // guarded by mu; the node of all things without a place
-	members  map[string]*Member     // guarded by mu; by the id of the node
-	places   map[thing]Place        // guarded by mu
-	promised map[string]*promise    // guarded by mu; by machine
-	limits   map[string]doze.Limits // guarded by mu; by workspace, the empty one has the defaults
+	mu      sync.Mutex
+	home    string                 // guarded by mu; the node of all things without a place
+	members map[string]*Member     // guarded by mu; by the id of the node
+	places  map[thing]Place        // guarded by mu
+	claimed map[string]*claim      // guarded by mu; by machine
+	limits  map[string]doze.Limits // guarded by mu; by workspace, the empty one has the defaults
 }
 
 var _ fleet.Node = (*Crew)(nil)
@@ -92,7 +92,7 @@ func Open(ctx context.Context, l Ledger, home string, atlas *fleet.Atlas) (*Crew
 	if err != nil {
 		return nil, err
 	}
-	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, promised: map[string]*promise{}, limits: map[string]doze.Limits{}}
+	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, claimed: map[string]*claim{}, limits: map[string]doze.Limits{}}
 	c.SetHome(home)
 	for _, p := range all {
 		c.places[thing{p.Kind, p.ID}] = p
@@ -332,7 +332,7 @@ func (c *Crew) place(ctx context.Context, k Kind, id string, w placement.Want) (
 	if k == Machine {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.promised[id] = &promise{memory: w.Memory}
+		c.claimed[id] = &claim{memory: w.Memory}
 	}
 	return n, nil
 }
@@ -369,7 +369,7 @@ func (c *Crew) Epoch(k Kind, id string) uint64 {
 func (c *Crew) forget(ctx context.Context, k Kind, id string) {
 	c.mu.Lock()
 	_, placed := c.places[thing{k, id}]
-	delete(c.promised, id)
+	delete(c.claimed, id)
 	c.mu.Unlock()
 	if !placed {
 		return
@@ -388,26 +388,26 @@ func (c *Crew) forget(ctx context.Context, k Kind, id string) {
 
 // candidates is what placement knows of the members. Preconditions: c.mu is held.
 func (c *Crew) candidates() []placement.Node {
-	promised := map[string]doze.Megabytes{}
-	for machine, p := range c.promised {
-		promised[c.of(Machine, machine)] += p.memory
+	claimed := map[string]doze.Megabytes{}
+	for machine, p := range c.claimed {
+		claimed[c.of(Machine, machine)] += p.memory
 	}
 	nodes := make([]placement.Node, 0, len(c.members))
 	for id, m := range c.members {
 		nodes = append(nodes, placement.Node{
-			ID: id, Open: m.Open, Driver: m.Load.Driver, Memory: m.Load.Memory, Reserved: m.Load.Reserved + promised[id],
+			ID: id, Open: m.Open, Driver: m.Load.Driver, Memory: m.Load.Memory, Reserved: m.Load.Reserved + claimed[id],
 			Disk: m.Load.Disk, Processors: m.Load.Processors, Busy: m.Load.Busy, Sandboxes: m.Load.Sandboxes, Has: func(image string) bool { return slices.Contains(m.Load.Images, image) },
 		})
 	}
 	return nodes
 }
 
-// kept says that nothing is promised to a machine any more.
-func (c *Crew) kept(machine string) {
+// count says that nothing is claimed for a machine any more.
+func (c *Crew) count(machine string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p := c.promised[machine]; p != nil {
-		p.kept = true
+	if p := c.claimed[machine]; p != nil {
+		p.counted = true
 	}
 }
 
@@ -420,5 +420,5 @@ func (c *Crew) Beat(id string, l fleet.Load) {
 		return
 	}
 	m.Load = l
-	maps.DeleteFunc(c.promised, func(machine string, p *promise) bool { return p.kept && c.of(Machine, machine) == id })
+	maps.DeleteFunc(c.claimed, func(machine string, p *claim) bool { return p.counted && c.of(Machine, machine) == id })
 }

@@ -30,7 +30,7 @@ func NewGate() *Gate {
 	return g
 }
 
-// enter waits until an operation may begin. Who is let in calls leave.
+// enter waits until an operation may begin. The caller that is let in calls leave.
 func (g *Gate) enter(ctx context.Context) (leave func(), err error) {
 	for {
 		g.mu.Lock()
