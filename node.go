@@ -1,5 +1,7 @@
 package doze
 
+import "time"
+
 // NodeState is what an operator wants of a node, or what became of it.
 type NodeState string
 
@@ -17,7 +19,7 @@ type Node struct {
 	State NodeState `json:"state"`
 	// Present says that the node has a lease and answers.
 	Present bool   `json:"present"`
-	Epoch   uint64 `json:"epoch"` // grows with each loss
+	Epoch   int64  `json:"epoch"` // grows with each loss
 	URL     string `json:"url"`
 	Version string `json:"version"`
 	Driver  string `json:"driver"`
@@ -31,11 +33,25 @@ type Node struct {
 	Awake     int       `json:"awake"`
 }
 
-// NodeToken lets one node or more join, until it is over.
+// NodeToken lets nodes join until it expires. Its text is shown once, in the answer to its
+// creation.
 type NodeToken struct {
-	Token     WriteOnly[string] `json:"-"`
-	ExpiresAt Time              `json:"expiresAt"`
+	Token string `json:"token"`
+	// Control is the URL at which nodes reach control.
+	Control   string `json:"control"`
+	ExpiresAt Time   `json:"expiresAt"`
 }
+
+// NodeTokenRequest asks for a token.
+type NodeTokenRequest struct {
+	TTL string `json:"ttl,omitempty"` // how long the token is good, such as 24h; empty is NodeTokenTTL
+}
+
+// How long a token for nodes is good, in the form of [ParseDuration].
+const (
+	NodeTokenTTL    = "24h"
+	NodeTokenTTLMax = 7 * 24 * time.Hour // a token that is forgotten ends by itself
+)
 
 // MoveRequest says where a sandbox is to go.
 type MoveRequest struct {

@@ -49,8 +49,8 @@ type Control interface {
 	// node what the node forgot: limits, networks, grace periods. A node that opens other
 	// secrets than those before it is a Conflict.
 	Join(ctx context.Context, n NodeInfo) (Lease, error)
-	// Reclaim grants a lease to a node whose lease ended while no process of it ran, and that
-	// nobody can call yet: it has to know first what it still has. A node that control does
+	// Reclaim grants a lease to a node whose lease ended while no process of it ran. Nobody
+	// can call the node yet: it has to know first what it still has. A node that control does
 	// not know has nothing that others could have.
 	Reclaim(ctx context.Context, node string, machines []string) (Lease, error)
 	// Renew extends a lease. Before Join, and after others were allowed to have what the node
@@ -114,14 +114,34 @@ var controlCalls = map[string]func(ctx context.Context, c Control, in *arguments
 }
 
 // A ControlServer answers the calls of a [ControlClient] by asking a [Control].
-type ControlServer struct{ control Control }
+type ControlServer struct {
+	control Control
+	peer    func(*http.Request) string
+}
 
-// NewControlServer returns a server for control.
-func NewControlServer(c Control) *ControlServer { return &ControlServer{c} }
+// NewControlServer returns a server for control. peer returns the id of the node that sent a
+// request, as its certificate says it. It is empty for a certificate without an id.
+func NewControlServer(c Control, peer func(*http.Request) string) *ControlServer {
+	return &ControlServer{c, peer}
+}
 
 // Register adds the routes of the server.
 func (s *ControlServer) Register(mux *http.ServeMux) {
-	mux.HandleFunc("POST "+Prefix+"{call}", func(w http.ResponseWriter, r *http.Request) { serveCall(w, r, controlCalls, s.control) })
+	mux.HandleFunc("POST "+Prefix+"{call}", func(w http.ResponseWriter, r *http.Request) {
+		peer := s.peer(r)
+		serveCall(w, r, controlCalls, s.control, func(in *arguments) error { return in.speaksFor(peer) })
+	})
+}
+
+// speaksFor is an error unless each node that the arguments name is the peer. A peer
+// without an id may be any node.
+func (in *arguments) speaksFor(peer string) error {
+	for _, id := range []string{in.Node.ID, in.From, in.Renewal.Node} {
+		if peer != "" && id != "" && id != peer {
+			return doze.Errorf(doze.Forbidden, "the certificate is that of the node %s: it cannot speak for the node %.80q", peer, id)
+		}
+	}
+	return nil
 }
 
 // A ControlClient is the [Control] of another process.

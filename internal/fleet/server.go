@@ -63,16 +63,22 @@ func (s *Server) RegisterTunnels(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+tunnelPath, s.serveTunnel)
 }
 
-func (s *Server) serve(w http.ResponseWriter, r *http.Request) { serveCall(w, r, calls, s.node) }
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	serveCall(w, r, calls, s.node, func(*arguments) error { return nil })
+}
 
-// serveCall does what a row of a table says, and answers.
-func serveCall[Role any](w http.ResponseWriter, r *http.Request, table map[string]func(context.Context, Role, *arguments) (any, error), role Role) {
+// serveCall does what a row of a table says, and answers. may is an error if the peer may
+// not say that.
+func serveCall[Role any](w http.ResponseWriter, r *http.Request, table map[string]func(context.Context, Role, *arguments) (any, error), role Role, may func(*arguments) error) {
 	do := table[r.PathValue("call")]
 	if do == nil {
 		Answer(w, nil, doze.Errorf(doze.Unsupported, "this role does not know the call %.40q: it is of another version", r.PathValue("call")))
 		return
 	}
 	in, err := decode(w, r)
+	if err == nil {
+		err = may(&in)
+	}
 	if err != nil {
 		Answer(w, nil, err)
 		return

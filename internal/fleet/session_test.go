@@ -248,7 +248,7 @@ func TestControlOverLoopback(t *testing.T) {
 	t.Parallel()
 	o := &office{}
 	mux := http.NewServeMux()
-	fleet.NewControlServer(o).Register(mux)
+	fleet.NewControlServer(o, func(*http.Request) string { return "" }).Register(mux)
 	server := httptest.NewServer(mux)
 	defer server.Close()
 	c := fleet.NewControlClient(server.URL, nil)

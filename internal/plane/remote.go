@@ -16,6 +16,7 @@ import (
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/fleet/crew"
 	"github.com/dozehq/doze/internal/fleet/desk"
+	"github.com/dozehq/doze/internal/fleet/enroll"
 	"github.com/dozehq/doze/internal/fleet/mtls"
 	"github.com/dozehq/doze/internal/history"
 	"github.com/dozehq/doze/internal/instance"
@@ -70,6 +71,7 @@ func (p *Plane) BeginRemote(ctx context.Context, nodes http.RoundTripper, a edge
 		Store: p.Store, Crew: r.crew, Control: control.Link{Server: p.Control}, Quotas: p.quotas, Dial: r.dial, Met: r.met,
 		TTL: p.settings.Lease.Duration, Grace: p.settings.LeaseGrace.Duration,
 		Copies: copies, Master: master,
+		Enrollment: roster.Enrollment{Keys: p.settings.FleetKeys, Egress: instance.EgressFile(p.settings.Data), URL: p.settings.Control},
 	})
 	p.Nodes.Roster = r.roster
 	atlas.Tell(r.feed.Topic(fleet.TopicPlaces))
@@ -143,18 +145,18 @@ func (r *Remote) NodeMetrics(ctx context.Context) (texts [][]byte, err error) {
 	return texts, nil
 }
 
-// Handler serves the other two roles. Metrics is the page of them.
+// Handler serves the other two roles, and machines that join. Metrics is the page of them.
 func (r *Remote) Handler(metrics http.Handler) http.Handler {
 	calls := http.NewServeMux()
-	fleet.NewControlServer(r.roster).Register(calls)
+	fleet.NewControlServer(r.roster, mtls.NodeID).Register(calls)
 	c := r.plane.Control
-	return mtls.ByRole(map[mtls.Role]http.Handler{
+	return mtls.WithStrangers(enroll.Path, r.roster.Enroll(), mtls.ByRole(map[mtls.Role]http.Handler{
 		mtls.Node: calls,
 		mtls.Edge: desk.Control{
 			API: r.roster.OnceAdopted(r.plane.Handler()), Metrics: metrics, Mounts: c.ServeMounts, Denied: r.plane.Turned,
 			Seen: r.seen, Tickets: r.plane.Credentials.Tickets, Files: r.plane.Store, Feed: r.feed,
 		}.Handler(),
-	})
+	}))
 }
 
 // End sends edges away, which would stay for ever, and readers of the feed.

@@ -68,6 +68,8 @@ type Config struct {
 	Copies Copies
 	// Master is the key of which those of machines in the bucket are made.
 	Master []byte
+	// Enrollment is what nodes join with.
+	Enrollment Enrollment
 	// Began is when control began; zero is now.
 	Began time.Time
 }
@@ -217,8 +219,8 @@ func (r *Roster) inform(n fleet.NodeInfo) {
 	r.Control.Inform(all)
 }
 
-// adopt takes over what an earlier process of control began, once: when all nodes on
-// record have joined, or those that will not have had their time.
+// adopt takes over what an earlier process of control began, once. It does so when all nodes
+// on record have joined, or those that will not have had their time.
 func (r *Roster) adopt(ctx context.Context, late bool) error {
 	select {
 	case <-r.adopted:
@@ -469,7 +471,7 @@ func (r *Roster) lose(ctx context.Context, l lease.Lapse) error {
 	return nil
 }
 
-// expect takes up what an earlier process of control knew: nodes may have leases of it, and
+// expect takes up what an earlier process of control knew. Nodes may have leases of it, and
 // sandboxes of lost nodes may have no other yet.
 func (r *Roster) expect(ctx context.Context) error {
 	all, err := r.Store.Nodes(ctx)

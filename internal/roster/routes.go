@@ -28,6 +28,8 @@ var rows = []api.Row[*Server]{
 	api.POST("/platform/nodes/{node}/uncordon", access.Admin, "Uncordon a node", api.Read((*Server).uncordon)),
 	api.POST("/platform/nodes/{node}/drain", access.Admin, "Drain a node", api.Read((*Server).drain).
 		About("It takes no new sandboxes, and those that it has move to other nodes. Requests to one that moves wait. The answer comes when all have moved, and says how many could not.")),
+	api.POST("/platform/nodes/tokens", access.Admin, "Create a token for new nodes", api.Write[doze.NodeTokenRequest]((*Server).token).Revealing().
+		About("Only operators get it. The token is in this answer alone. Machines join with it until it expires.")),
 	api.DELETE("/platform/nodes/{node}", access.Admin, "Remove a node", api.Read((*Server).remove).
 		About("It is 409 while the node has something, or has a lease.")),
 	api.POST("/sandboxes/{name}/move", access.Admin, "Move a sandbox to another node", api.Write[doze.MoveRequest]((*Server).move).
@@ -64,7 +66,7 @@ func (r *Roster) List(ctx context.Context) ([]doze.Node, error) {
 	all := []doze.Node{}
 	for _, n := range records {
 		out := doze.Node{
-			ID: n.ID, State: n.State, Epoch: n.Epoch, URL: n.Body.URL, Version: n.Body.Version, Driver: n.Body.Driver, Memory: n.Body.Memory,
+			ID: n.ID, State: n.State, Epoch: int64(n.Epoch), URL: n.Body.URL, Version: n.Body.Version, Driver: n.Body.Driver, Memory: n.Body.Memory,
 			CreatedAt: doze.Time{Time: n.CreatedAt},
 		}
 		if m := r.member(n.ID); m != nil {
@@ -123,6 +125,20 @@ func (s *Server) drain(ctx context.Context, q *http.Request) (doze.Drained, erro
 	return doze.Drained{Moved: moved, Stayed: stayed}, err
 }
 
+func (s *Server) token(ctx context.Context, _ *http.Request, body map[string]any) (out doze.NodeToken, err error) {
+	if err := s.may(ctx); err != nil {
+		return out, err
+	}
+	var p doze.Problems
+	var in doze.NodeTokenRequest
+	api.Decode(&in, body, "", &p)
+	ttl := tokenTTL(in.TTL, &p)
+	if err := p.Err(); err != nil {
+		return out, err
+	}
+	return s.Roster.CreateToken(ctx, ttl)
+}
+
 func (s *Server) remove(ctx context.Context, q *http.Request) (none httpx.Empty, err error) {
 	if err := s.may(ctx); err != nil {
 		return none, err
@@ -130,6 +146,13 @@ func (s *Server) remove(ctx context.Context, q *http.Request) (none httpx.Empty,
 	id := q.PathValue("node")
 	if s.Roster.member(id) != nil {
 		return none, doze.Errorf(doze.Conflict, "the node runs: drain it, and stop it first")
+	}
+	home, err := s.Roster.Store.Setting(ctx, HomeSetting)
+	if err != nil {
+		return none, err
+	}
+	if id == home {
+		return none, doze.Errorf(doze.Conflict, "the node was the first one, and has what was made before there were others: it stays on record")
 	}
 	return none, s.Roster.Store.RemoveNode(ctx, id)
 }

@@ -56,6 +56,7 @@ type Settings struct {
 	NodeListen    string `json:"nodeListen"`    // address of the node for the other two
 	Node          string `json:"node"`          // URL by which they reach it; by default https://<nodeListen>
 	FleetKeys     string `json:"fleetKeys"`     // directory of the certificates of the roles; by default fleet in Data
+	Join          string `json:"join"`          // token with which a node without a certificate joins
 
 	Workspace      string          `json:"workspace"`         // name of the first workspace
 	Regions        []string        `json:"regions"`           // names of this place; the first is the default
