@@ -51,8 +51,8 @@ func (n *Node) Depart(_ context.Context, uid string) error {
 		return errNoShelf
 	case n.Machines[uid] == nil:
 		return doze.Wrap(fleet.ErrMoved, doze.NotFound, "no such sandbox")
-	case n.fail["depart"] != nil:
-		return n.fail["depart"]
+	case n.fail["depart "+uid] != nil:
+		return n.fail["depart "+uid]
 	}
 	n.shelve(uid)
 	return nil
