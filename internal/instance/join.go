@@ -2,6 +2,7 @@ package instance
 
 import (
 	"context"
+	"errors"
 
 	"github.com/dozehq/doze/internal/fleet/enroll"
 	"github.com/dozehq/doze/internal/fleet/mtls"
@@ -32,5 +33,12 @@ func join(ctx context.Context, s settings.Settings) error {
 	if err != nil {
 		return err
 	}
-	return enroll.Join(ctx, s.Control, token, enroll.Place{Keys: s.FleetKeys, Egress: EgressFile(s.Data), Node: id})
+	var errs []error
+	for _, control := range s.Controls() { // one of them is active
+		if err = enroll.Join(ctx, control, token, enroll.Place{Keys: s.FleetKeys, Egress: EgressFile(s.Data), Node: id}); err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }

@@ -43,6 +43,12 @@ type yard struct {
 	stop  func()            // of the roster
 }
 
+// copies is what the bucket has, which is nothing that a sweep could drop.
+type copies struct{}
+
+func (copies) List(context.Context) ([]string, error) { return nil, nil }
+func (copies) Drop(context.Context, string) error     { return nil }
+
 // inYard runs fn with nodes that have joined.
 func inYard(t *testing.T, fn func(t *testing.T, y *yard), ids ...string) {
 	t.Helper()
@@ -75,7 +81,7 @@ func (y *yard) open() {
 	y.t.Helper()
 	y.p.Open(true)
 	y.r = roster.New(roster.Config{
-		Store: y.p.Store, Crew: y.crew, Control: control.Link{Server: y.p.Ctl}, Quotas: y.p.Quotas, TTL: ttl, Bucket: true, Master: []byte("0123456789abcdef0123456789abcdef"),
+		Store: y.p.Store, Crew: y.crew, Control: control.Link{Server: y.p.Ctl}, Quotas: y.p.Quotas, TTL: ttl, Copies: copies{}, Master: []byte("0123456789abcdef0123456789abcdef"),
 		Dial: func(n fleet.NodeInfo) fleet.Node { return y.nodes[n.ID] }, Met: func(fleet.NodeInfo) {},
 	})
 	y.p.Rooms.Nodes.Roster = y.r
