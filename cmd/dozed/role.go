@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 
 	"github.com/dozehq/doze/internal/daemon"
 	"github.com/dozehq/doze/internal/fleet/mtls"
@@ -51,17 +50,4 @@ func listenFleet(ctx context.Context, address, flag string) (net.Listener, error
 // serveFleet serves the other roles with serve, which is a method of an identity.
 func serveFleet(serve func(context.Context, net.Listener, http.Handler, ...func()) error, l net.Listener, h http.Handler, ending ...func()) daemon.Service {
 	return daemon.Service{Name: "fleet", Run: func(ctx context.Context) error { return serve(ctx, l, h, ending...) }}
-}
-
-// certificates makes the certificates by which the roles know each other.
-func certificates(_ context.Context, args []string) error {
-	s, err := loadAll("certificates", args)
-	if err != nil {
-		return err
-	}
-	files, err := mtls.Make(s.FleetKeys)
-	if err == nil {
-		files.Print(os.Stdout)
-	}
-	return err
 }

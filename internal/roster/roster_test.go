@@ -147,6 +147,11 @@ func TestOnceAdopted(t *testing.T) {
 	if got := ask(t.Context(), http.MethodGet); got != http.StatusNoContent {
 		t.Errorf("a read is answered %d", got)
 	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v0/platform/nodes/tokens", nil))
+	if w.Code != http.StatusNoContent { // or there would never be a first node
+		t.Errorf("a token for the first node is answered %d", w.Code)
+	}
 	answered := make(chan int)
 	go func() { answered <- ask(t.Context(), http.MethodPost) }()
 	select {

@@ -19,6 +19,9 @@ type Server struct {
 	Operator string  // the first workspace, whose admins operate the platform
 }
 
+// tokens is where operators get tokens for new nodes.
+const tokens = "/platform/nodes/tokens"
+
 // rows are the routes of this room.
 var rows = []api.Row[*Server]{
 	api.GET("/platform/nodes", access.Admin, "List nodes", api.Read((*Server).list).
@@ -28,7 +31,7 @@ var rows = []api.Row[*Server]{
 	api.POST("/platform/nodes/{node}/uncordon", access.Admin, "Uncordon a node", api.Read((*Server).uncordon)),
 	api.POST("/platform/nodes/{node}/drain", access.Admin, "Drain a node", api.Read((*Server).drain).
 		About("It takes no new sandboxes, and those that it has move to other nodes. Requests to one that moves wait. The answer comes when all have moved, and says how many could not.")),
-	api.POST("/platform/nodes/tokens", access.Admin, "Create a token for new nodes", api.Write[doze.NodeTokenRequest]((*Server).token).Revealing().
+	api.POST(tokens, access.Admin, "Create a token for new nodes", api.Write[doze.NodeTokenRequest]((*Server).token).Revealing().
 		About("Only operators get it. The token is in this answer alone. Machines join with it until it expires.")),
 	api.DELETE("/platform/nodes/{node}", access.Admin, "Remove a node", api.Read((*Server).remove).
 		About("It is 409 while the node has something, or has a lease.")),

@@ -52,11 +52,11 @@ func TestFailover(t *testing.T) {
 		})
 		return func() { cancel(); run.Wait() }
 	}
-	way, err := edge.TransportTo(mtls.Control, bases)
+	to, err := edge.TransportTo(mtls.Control, bases)
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := &http.Client{Transport: way, Timeout: time.Minute}
+	client := &http.Client{Transport: to, Timeout: time.Minute}
 	ask := func(want string) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, bases[0]+"/x", io.NopCloser(strings.NewReader("body"))) // without GetBody
