@@ -123,6 +123,7 @@ var snippets = map[string]snippet{
 	"docs/api/login.md":    {refused: true, unseen: map[string]string{`{"access_token"`: "nobody allows it in a browser; TestDeviceFlow does"}},
 	"docs/api/network.md":  {unseen: map[string]string{`{"since": "2026-01-31`: "nothing connected here; TestConsole sees where a sandbox connected to"}},
 	"docs/api/platform.md": {says: []string{`curl -N -H "$auth" "$URL/v0/feed?follow=true"`, `curl -H "$auth" "$URL/v0/feed"`}, unseen: map[string]string{`{"from": "2026-11-27`: "nothing happened here then; TestHistory reads what did"}},
+	"docs/api/nodes.md":    {unable: "a platform of one process has no nodes: contract.TestNodeTranscripts asks for them"},
 	"docs/api/policies.md": {},
 	"docs/api/previews.md": {before: oneSandbox + `
 		curl -H "$auth" --json '{"metadata": {"name": "session"}, "spec": {"port": 3000, "public": false}}' "$URL/v0/sandboxes/web/previews" >/dev/null`},
