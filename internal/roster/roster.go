@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -125,6 +126,9 @@ func New(c Config) *Roster {
 func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (fleet.Lease, error) {
 	if n.ID == "" || n.Incarnation == "" || n.URL == "" {
 		return fleet.Lease{}, doze.Errorf(doze.Invalid, "a node that joins says its id, its incarnation and its address")
+	}
+	if strings.HasSuffix(tokens, "/"+n.ID) {
+		return fleet.Lease{}, doze.Errorf(doze.Invalid, "no node can have the id %s, which is a path of the API", n.ID)
 	}
 	r.joining.Lock()
 	defer r.joining.Unlock()
