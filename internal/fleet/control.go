@@ -23,6 +23,7 @@ type NodeInfo struct {
 	Driver      string         // as machine.Traits names it
 	// Machines are those of its sandboxes, by id. Others may have some of them since.
 	Machines []string
+	Leased   bool // as in Renewal
 }
 
 // Lease says for how long a node may run its sandboxes.
@@ -40,7 +41,12 @@ type Lease struct {
 type Renewal struct {
 	Node, Incarnation string
 	Epoch             uint64
-	Load              Load
+	// Seq grows with each renewal of a process: control drops one that comes late.
+	Seq uint64
+	// Leased says that the node knows of a lease which ends. Others may have what it has only
+	// after that.
+	Leased bool
+	Load   Load
 }
 
 // Control is what a node asks of control. Every call may be repeated.

@@ -53,6 +53,7 @@ type Session struct {
 	joined  chan struct{}
 	once    sync.Once
 	epoch   atomic.Uint64
+	seq     uint64 // of the last renewal; used by renew alone
 }
 
 // NewSession returns a session that begins with Run.
@@ -86,7 +87,7 @@ func (s *Session) Run(ctx context.Context, n NodeInfo) error {
 func (s *Session) join(ctx context.Context, n NodeInfo) bool {
 	for {
 		asked := time.Now()
-		n.Machines = s.node.Machines()
+		n.Machines, n.Leased = s.node.Machines(), s.node.Lease.TTL() > 0
 		bounded, cancel := context.WithTimeout(ctx, joinTimeout)
 		l, err := s.control.Join(bounded, n)
 		if err == nil && len(l.Gone) > 0 {
@@ -147,8 +148,11 @@ func (s *Session) tell(ctx context.Context, n NodeInfo) error {
 func (s *Session) renew(ctx context.Context, n NodeInfo) error {
 	for {
 		asked := time.Now()
+		s.seq++
 		bounded, cancel := context.WithTimeout(ctx, s.renewals())
-		l, err := s.control.Renew(bounded, Renewal{Node: n.ID, Incarnation: n.Incarnation, Epoch: s.Epoch(), Load: s.node.Load(bounded)})
+		l, err := s.control.Renew(bounded, Renewal{
+			Node: n.ID, Incarnation: n.Incarnation, Epoch: s.Epoch(), Seq: s.seq, Leased: s.node.Lease.TTL() > 0, Load: s.node.Load(bounded),
+		})
 		cancel()
 		switch {
 		case isNotJoined(err):

@@ -33,14 +33,15 @@ const (
 
 // yard is a platform in virtual time with nodes in memory, which share a bucket.
 type yard struct {
-	t     *testing.T
-	p     *planetest.Platform
-	crew  *crew.Crew
-	r     *roster.Roster
-	shelf *planetest.Shelf
-	nodes map[string]*planetest.Node
-	stops map[string]func() // of nodes that renew their leases
-	stop  func()            // of the roster
+	t      *testing.T
+	p      *planetest.Platform
+	crew   *crew.Crew
+	r      *roster.Roster
+	shelf  *planetest.Shelf
+	nodes  map[string]*planetest.Node
+	stops  map[string]func() // of nodes that renew their leases
+	leased map[string]bool   // which nodes have had a lease that ends
+	stop   func()            // of the roster
 }
 
 // copies is what the bucket has, which is nothing that a sweep could drop.
@@ -53,7 +54,7 @@ func (copies) Drop(context.Context, string) error     { return nil }
 func inYard(t *testing.T, fn func(t *testing.T, y *yard), ids ...string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		y := &yard{t: t, p: planetest.Start(t, false), shelf: planetest.NewShelf(), nodes: map[string]*planetest.Node{}, stops: map[string]func(){}}
+		y := &yard{t: t, p: planetest.Start(t, false), shelf: planetest.NewShelf(), nodes: map[string]*planetest.Node{}, stops: map[string]func(){}, leased: map[string]bool{}}
 		y.p.Stop()
 		y.p.Crew = func(s *store.Store) fleet.Node {
 			home, err := s.Setting(t.Context(), roster.HomeSetting)
@@ -118,15 +119,21 @@ func (y *yard) join(id string) fleet.Lease {
 	n.Mu.Unlock()
 	l, err := y.r.Join(y.t.Context(), fleet.NodeInfo{
 		ID: id, Incarnation: "1", URL: "https://" + id, Memory: 65536, Machines: slices.Sorted(maps.Keys(n.Has())),
-		SealKey: y.p.Opener.Sealer().Key(), BuildDisk: planetest.BuildDisk,
+		SealKey: y.p.Opener.Sealer().Key(), BuildDisk: planetest.BuildDisk, Leased: y.leased[id],
 	})
 	if err != nil {
 		y.t.Fatal(err)
 	}
+	seq, leased := uint64(0), l.TTL > 0
+	y.leased[id] = leased
 	renew := func() {
-		_, err := y.r.Renew(y.t.Context(), fleet.Renewal{Node: id, Incarnation: "1", Epoch: l.Epoch, Load: fleet.Load{
+		seq++
+		now, err := y.r.Renew(y.t.Context(), fleet.Renewal{Node: id, Incarnation: "1", Epoch: l.Epoch, Seq: seq, Leased: leased, Load: fleet.Load{
 			Memory: 65536, Processors: 4, Disk: 1_000_000, Sandboxes: n.Count(),
 		}})
+		if err == nil {
+			leased = now.TTL > 0
+		}
 		if err != nil && !errors.Is(err, context.Canceled) {
 			y.t.Errorf("the node %s cannot renew its lease: %v", id, err)
 		}

@@ -89,6 +89,8 @@ type Roster struct {
 	gones map[string]bool           // guarded by mu; nodes that are lost, whose sandboxes are not all elsewhere
 	lost  bell.Bell                 // rings when a node is lost
 	sure  atomic.Pointer[time.Time] // when the records were this control's for sure
+	// leased says which nodes know of a lease that ends, as it is recorded; guarded by mu.
+	leased map[string]bool
 	// pending are machines that have a place, and have not begun there; guarded by mu.
 	pending map[string]bool
 }
@@ -102,6 +104,7 @@ type member struct {
 	state doze.NodeState
 	load  fleet.Load
 	heard time.Time         // when it renewed last
+	seq   uint64            // of the last renewal
 	bytes map[string]uint64 // that its present process told last, by workspace
 }
 
@@ -116,7 +119,7 @@ func New(c Config) *Roster {
 	}
 	r := &Roster{
 		Config: c, book: lease.NewBook(c.TTL, c.Grace+ownTimeout+ownEvery, c.Began), adopted: make(chan struct{}),
-		nodes: map[string]*member{}, bytes: map[string]*sent{}, gones: map[string]bool{}, pending: map[string]bool{}, lost: bell.New(),
+		nodes: map[string]*member{}, bytes: map[string]*sent{}, gones: map[string]bool{}, leased: map[string]bool{}, pending: map[string]bool{}, lost: bell.New(),
 	}
 	r.sure.Store(&r.Began)
 	return r
@@ -152,7 +155,7 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (fleet.Lease, error
 		return fleet.Lease{}, err
 	}
 	slog.InfoContext(ctx, "a node joined", "node", n.ID, "url", n.URL, "version", n.Version, "epoch", record.Epoch)
-	l, err := r.grant(n.ID, record.Epoch)
+	l, err := r.grant(ctx, n.ID, record.Epoch, n.Leased)
 	l.Gone = gone
 	return l, err
 }
@@ -171,7 +174,7 @@ func (r *Roster) Reclaim(ctx context.Context, node string, machines []string) (f
 	if record, err = r.Store.PutNode(ctx, node, record.Body, time.Now()); err != nil {
 		return fleet.Lease{}, err
 	}
-	l, err := r.grant(node, record.Epoch)
+	l, err := r.grant(ctx, node, record.Epoch, true) // it has waited for one
 	l.Gone = r.gone(fleet.NodeInfo{ID: node, Machines: machines})
 	return l, err
 }
@@ -282,27 +285,64 @@ func (r *Roster) scan(ctx context.Context) error {
 // firstEpoch is that of a sandbox which never moved.
 const firstEpoch = 2
 
+// next takes note of a renewal, and reports whether it is the latest.
+func (r *Roster) next(m *member, seq uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if seq <= m.seq {
+		return false
+	}
+	m.seq = seq
+	return true
+}
+
 // grant grants a lease to a node. A platform needs none where nobody else could have what
-// a node has.
-func (r *Roster) grant(id string, epoch uint64) (fleet.Lease, error) {
+// a node has. A node that believes in a lease for ever is never lost, so it has to say
+// first that it knows better: leased. The records say so before anybody counts on it.
+func (r *Roster) grant(ctx context.Context, id string, epoch uint64, leased bool) (fleet.Lease, error) {
 	others := slices.ContainsFunc(r.members(), func(m *member) bool { return m.info.ID != id })
 	if r.Copies == nil || !others {
 		r.book.Release(id)
-		return fleet.Lease{Epoch: epoch}, nil
+		return fleet.Lease{Epoch: epoch}, r.recordLeased(ctx, id, false)
 	}
 	// Another control may have taken over, which waits for as long before it takes anything.
 	if away := time.Since(*r.sure.Load()); away > r.Grace+ownTimeout {
 		return fleet.Lease{}, doze.Errorf(doze.Unavailable, "control has not reached its records for %s, and grants no leases", away.Round(time.Second))
 	}
-	r.book.Grant(id, epoch, time.Now())
+	if leased {
+		if err := r.recordLeased(ctx, id, true); err != nil {
+			return fleet.Lease{}, err
+		}
+		r.book.Grant(id, epoch, time.Now())
+	}
 	return fleet.Lease{Epoch: epoch, TTL: r.book.TTL()}, nil
 }
 
+// recordLeased records whether a node knows of a lease which ends, if that is news.
+func (r *Roster) recordLeased(ctx context.Context, id string, leased bool) error {
+	r.mu.Lock()
+	known, told := r.leased[id]
+	r.mu.Unlock()
+	if told && known == leased {
+		return nil
+	}
+	if err := r.Store.SetNodeLeased(ctx, id, leased); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.leased[id] = leased
+	return nil
+}
+
 // Renew implements [fleet.Control].
-func (r *Roster) Renew(_ context.Context, n fleet.Renewal) (fleet.Lease, error) {
+func (r *Roster) Renew(ctx context.Context, n fleet.Renewal) (fleet.Lease, error) {
 	m, err := r.known(n.Node, n.Incarnation)
 	if err != nil {
 		return fleet.Lease{}, err
+	}
+	if !r.next(m, n.Seq) {
+		return fleet.Lease{}, doze.Errorf(doze.Conflict, "a later renewal came before this one")
 	}
 	if m.epoch != n.Epoch || m.state == doze.NodeLost {
 		return fleet.Lease{}, fleet.ErrNotJoined
@@ -311,7 +351,7 @@ func (r *Roster) Renew(_ context.Context, n fleet.Renewal) (fleet.Lease, error) 
 	r.mu.Lock()
 	m.load, m.heard = n.Load, time.Now()
 	r.mu.Unlock()
-	return r.grant(n.Node, n.Epoch)
+	return r.grant(ctx, n.Node, n.Epoch, n.Leased)
 }
 
 // Record implements [fleet.Control].
@@ -488,7 +528,7 @@ func (r *Roster) expect(ctx context.Context) error {
 			r.mu.Lock()
 			r.gones[n.ID] = true
 			r.mu.Unlock()
-		case r.Copies != nil && len(all) > 1:
+		case r.Copies != nil && n.Leased:
 			r.book.Expect(n.ID, n.Epoch)
 		}
 	}

@@ -16,7 +16,10 @@ type Node struct {
 	// no more.
 	Epoch     uint64
 	CreatedAt time.Time
-	Body      NodeBody
+	// Leased says that the node knows of a lease which ends. Another one is never lost: it
+	// would run on.
+	Leased bool
+	Body   NodeBody
 }
 
 // NodeBody is what of a node nobody searches for.
@@ -31,13 +34,13 @@ const errNoNode = "there is no such node"
 
 // Nodes returns all nodes, by id.
 func (s *Store) Nodes(ctx context.Context) ([]Node, error) {
-	all, err := collect(ctx, s.read, scanNode, `SELECT id, state, epoch, created_at, body FROM nodes ORDER BY id`)
+	all, err := collect(ctx, s.read, scanNode, `SELECT id, state, epoch, created_at, leased, body FROM nodes ORDER BY id`)
 	return all, wrap(err, "list nodes")
 }
 
 // Node returns a node, or NotFound.
 func (s *Store) Node(ctx context.Context, id string) (Node, error) {
-	return one(ctx, s.read, scanNode, errNoNode, `SELECT id, state, epoch, created_at, body FROM nodes WHERE id = $1`, id)
+	return one(ctx, s.read, scanNode, errNoNode, `SELECT id, state, epoch, created_at, leased, body FROM nodes WHERE id = $1`, id)
 }
 
 // PutNode records what a node says of itself, and returns its record. A new one is ready,
@@ -49,12 +52,21 @@ func (s *Store) PutNode(ctx context.Context, id string, b NodeBody, now time.Tim
 	}
 	return one(ctx, s.write, scanNode, errNoNode, `INSERT INTO nodes (id, state, epoch, created_at, body) VALUES ($1, $2, 1, $3, $4)
 		ON CONFLICT (id) DO UPDATE SET body = excluded.body, state = CASE WHEN nodes.state = $5 THEN $2 ELSE nodes.state END
-		RETURNING id, state, epoch, created_at, body`, id, doze.NodeReady, millis(now), string(raw), doze.NodeLost)
+		RETURNING id, state, epoch, created_at, leased, body`, id, doze.NodeReady, millis(now), string(raw), doze.NodeLost)
 }
 
 // SetNodeState changes the state of a node, or is NotFound.
 func (s *Store) SetNodeState(ctx context.Context, id string, to doze.NodeState) error {
 	return gone(s.write.ExecContext(ctx, `UPDATE nodes SET state = $2 WHERE id = $1`, id, to))(errNoNode)
+}
+
+// SetNodeLeased records whether a node knows of a lease which ends, or is NotFound.
+func (s *Store) SetNodeLeased(ctx context.Context, id string, leased bool) error {
+	value := 0
+	if leased {
+		value = 1
+	}
+	return gone(s.write.ExecContext(ctx, `UPDATE nodes SET leased = $2 WHERE id = $1`, id, value))(errNoNode)
 }
 
 // LoseNode says that others may have from now on what a node had: its next epoch begins.
@@ -77,11 +89,12 @@ func (s *Store) RemoveNode(ctx context.Context, id string) error {
 }
 
 func scanNode(r row) (n Node, err error) {
-	var at, epoch int64
+	var at, epoch, leased int64
 	var raw string
-	if err = r.Scan(&n.ID, &n.State, &epoch, &at, &raw); err != nil {
+	if err = r.Scan(&n.ID, &n.State, &epoch, &at, &leased, &raw); err != nil {
 		return n, err
 	}
+	n.Leased = leased > 0
 	n.CreatedAt, n.Epoch = time.UnixMilli(at), uint64(epoch) //nolint:gosec // G115: it counts from 1
 	return n, json.Unmarshal([]byte(raw), &n.Body)
 }

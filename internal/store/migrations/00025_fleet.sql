@@ -4,6 +4,7 @@ CREATE TABLE nodes (
     state      TEXT NOT NULL,    -- ready, cordoned, draining, lost
     epoch      BIGINT NOT NULL,  -- grows with each loss: what an earlier one was told counts no more
     created_at BIGINT NOT NULL,
+    leased     BIGINT NOT NULL DEFAULT 0, -- 1: it said that it has a lease which ends
     body       TEXT NOT NULL
 );
 CREATE TABLE places (
