@@ -208,7 +208,7 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 	if err != nil {
 		return err
 	}
-	g := vault.Generation{Epoch: claim.Epoch, Seq: uint64(start.UnixNano())} //nolint:gosec // G115: a time in our days
+	g := vault.Generation{Epoch: claim.Epoch, Seq: uint64(start.UnixNano())}
 	if last, err := d.Vault.Head(ctx, uid); err == nil && last.Epoch == g.Epoch {
 		g.Seq = max(g.Seq, last.Seq+1) // the clock of the host may have been set back
 	}

@@ -133,7 +133,7 @@ func TestNeverBoth(t *testing.T) {
 
 func neverBoth(t *testing.T, seed uint64) {
 	t.Helper()
-	r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // G404: a test that can be repeated
+	r := rand.New(rand.NewPCG(seed, 0))
 	w := hold(t)
 	b := lease.NewBook(ttl, 0, time.Now())
 	taken := false

@@ -106,8 +106,8 @@ func fullness(w Want, n *Node) float64 {
 	return full
 }
 
-// Error is what the caller of a create hears.
-func (r Reason) Error() string {
+// String is what the caller of a create hears.
+func (r Reason) String() string {
 	switch {
 	case r.Away:
 		return "the node that has its volume or snapshot is away or takes nothing new: try again later"

@@ -3,6 +3,7 @@ package placement_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/dozehq/doze"
@@ -10,14 +11,7 @@ import (
 )
 
 func has(images ...string) func(string) bool {
-	return func(image string) bool {
-		for _, i := range images {
-			if i == image {
-				return true
-			}
-		}
-		return false
-	}
+	return func(image string) bool { return slices.Contains(images, image) }
 }
 
 func TestChoose(t *testing.T) {
@@ -55,7 +49,7 @@ func TestChoose(t *testing.T) {
 			if id != test.id || ok != (test.id != "") || (!ok && why != test.why) {
 				t.Errorf("it is %q, %+v, want %q, %+v", id, why, test.id, test.why)
 			}
-			if !ok && why.Error() == "" {
+			if !ok && why.String() == "" {
 				t.Error("there is no reason")
 			}
 		})
@@ -68,7 +62,7 @@ func TestNeverOverbooks(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("the seed is %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // G404: a test that can be repeated
+	r := rand.New(rand.NewPCG(seed, 0))
 	nodes := fleetOf(50, r)
 	for range 20_000 {
 		w := placement.Want{Memory: doze.Megabytes(64 << r.IntN(7))}
@@ -81,7 +75,7 @@ func TestNeverOverbooks(t *testing.T) {
 				t.Fatalf("%s has %d MB reserved of %d", nodes[i].ID, nodes[i].Reserved, nodes[i].Memory)
 			}
 			if !ok && nodes[i].Open && nodes[i].Reserved+w.Memory <= nodes[i].Memory {
-				t.Fatalf("%s has room for %d MB, and the answer is: %s", nodes[i].ID, w.Memory, why.Error())
+				t.Fatalf("%s has room for %d MB, and the answer is: %s", nodes[i].ID, w.Memory, why.String())
 			}
 		}
 		if i := r.IntN(len(nodes)); r.IntN(3) > 0 { // some fall asleep
@@ -104,7 +98,7 @@ func fleetOf(n int, r *rand.Rand) []placement.Node {
 
 // BenchmarkChoose is a choice among 1,000 nodes.
 func BenchmarkChoose(b *testing.B) {
-	nodes := fleetOf(1000, rand.New(rand.NewPCG(1, 2))) //nolint:gosec // G404: the same each time
+	nodes := fleetOf(1000, rand.New(rand.NewPCG(1, 2)))
 	for b.Loop() {
 		placement.Choose(placement.Want{Memory: 512, Image: "python"}, nodes)
 	}

@@ -32,7 +32,10 @@ var open = []string{
 // Users of the platform are for operators, who see all.
 var everywhere = []string{
 	// These are for operators alone.
-	"POST /platform/nodes/{node}/cordon", "POST /platform/nodes/{node}/uncordon", "POST /platform/nodes/{node}/drain", "DELETE /platform/nodes/{node}", "POST /sandboxes/{name}/move", "GET /features/{feature}", "PUT /volume_templates/{template}", "PUT /platform/users/{user}", "PUT /images/{type}/{image}/archive"}
+	"POST /platform/nodes/{node}/cordon", "POST /platform/nodes/{node}/uncordon", "POST /platform/nodes/{node}/drain",
+	"DELETE /platform/nodes/{node}", "POST /sandboxes/{name}/move",
+	"GET /features/{feature}", "PUT /volume_templates/{template}", "PUT /platform/users/{user}", "PUT /images/{type}/{image}/archive",
+}
 
 // TestEveryRouteIsGuarded is made from the route table, so that a new route
 // cannot be forgotten.

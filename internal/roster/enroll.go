@@ -32,8 +32,8 @@ const (
 	enrollBurst = 20
 	// enrollSources is how many sources are counted at a time.
 	enrollSources = 4096
-	// tokenTTLMin is how long a token is good at least: somebody has to copy it.
-	tokenTTLMin = time.Minute
+	// tokenTTLLeast is how long a token is good at least: somebody has to copy it.
+	tokenTTLLeast = time.Minute
 )
 
 // Enrollment is what nodes join with.
@@ -179,8 +179,8 @@ func tokenTTL(text string, p *doze.Problems) time.Duration {
 	switch {
 	case err != nil:
 		p.Add("ttl", "%v", err)
-	case d < tokenTTLMin || d > doze.NodeTokenTTLMax:
-		p.Add("ttl", "is %s; it must be between %s and %s", text, tokenTTLMin, doze.NodeTokenTTLMax)
+	case d < tokenTTLLeast || d > doze.NodeTokenTTLMax:
+		p.Add("ttl", "is %s; it must be between %s and %s", text, tokenTTLLeast, doze.NodeTokenTTLMax)
 	}
 	return d
 }

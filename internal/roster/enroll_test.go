@@ -262,13 +262,13 @@ func TestEnrollRefuses(t *testing.T) {
 	t.Parallel()
 	g := openGatehouse(t)
 	token := g.token(t)
-	print := token[strings.LastIndex(token, "_")+1:]
-	code := strings.TrimSuffix(token, "_"+print)
+	mark := token[strings.LastIndex(token, "_")+1:]
+	code := strings.TrimSuffix(token, "_"+mark)
 	last := code[len(code)-1]
 	wrong := code[:len(code)-1] + string("ab"[(last-'a'+1)%2])
 	for what, bad := range map[string]string{
-		"another secret": wrong + "_" + print,
-		"another id":     strings.Replace(code, "dzj_", "dzj_a", 1) + "_" + print,
+		"another secret": wrong + "_" + mark,
+		"another id":     strings.Replace(code, "dzj_", "dzj_a", 1) + "_" + mark,
 	} {
 		keys, err := g.join(t, bad, good)
 		if doze.Public(err).Kind != doze.Forbidden {
@@ -290,7 +290,7 @@ func TestEnrollRefuses(t *testing.T) {
 		t.Errorf("the token of another platform: %v, after %d requests with it", err, g.sent.Load()-sent)
 	}
 	// Strangers reach one path, with small requests, some at a time.
-	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true} //nolint:gosec // G402: a stranger believes anybody
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}
 	t.Cleanup(transport.CloseIdleConnections)
 	ask := func(method, path, body string) (int, string) {
 		t.Helper()
@@ -336,8 +336,8 @@ func TestEnrollRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := tls.Dial("tcp", strings.TrimPrefix(g.url, "https://"), &tls.Config{ //nolint:noctx // it is local
-		InsecureSkipVerify: true, Certificates: []tls.Certificate{foreign}, NextProtos: []string{"h2"}, //nolint:gosec // G402: see above
+	c, err := tls.Dial("tcp", strings.TrimPrefix(g.url, "https://"), &tls.Config{
+		InsecureSkipVerify: true, Certificates: []tls.Certificate{foreign}, NextProtos: []string{"h2"},
 	})
 	if err == nil {
 		_, err = c.Read(make([]byte, 1)) // the server sends a setting, or an alert

@@ -51,7 +51,7 @@ func (copies) List(context.Context) ([]string, error) { return nil, nil }
 func (copies) Drop(context.Context, string) error     { return nil }
 
 // inYard runs fn with nodes that have joined.
-func inYard(t *testing.T, fn func(t *testing.T, y *yard), ids ...string) {
+func inYard(t *testing.T, fn func(y *yard), ids ...string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		y := &yard{t: t, p: planetest.Start(t, false), shelf: planetest.NewShelf(), nodes: map[string]*planetest.Node{}, stops: map[string]func(){}, leased: map[string]bool{}}
@@ -72,7 +72,7 @@ func inYard(t *testing.T, fn func(t *testing.T, y *yard), ids ...string) {
 		}
 		// The first node had a lease without an end, until there were others.
 		planetest.After(ttl)
-		fn(t, y)
+		fn(y)
 		y.close()
 	})
 }
@@ -216,7 +216,8 @@ func (y *yard) at(machines map[string]string) map[string]string {
 	return at
 }
 
-func (y *yard) state(id string) doze.NodeState {
+func (y *yard) stateOfN1() doze.NodeState {
+	const id = "n1"
 	y.t.Helper()
 	n, err := y.p.Store.Node(y.t.Context(), id)
 	if err != nil {
@@ -229,7 +230,8 @@ func (y *yard) state(id string) doze.NodeState {
 // it comes back. A sandbox without a copy fails.
 func TestRescue(t *testing.T) {
 	t.Parallel()
-	inYard(t, func(t *testing.T, y *yard) {
+	inYard(t, func(y *yard) {
+		t := y.t
 		machines := y.make("n1", "a", "b", "c")
 		fresh := y.make("n1", "fresh")
 		for _, uid := range machines {
@@ -237,12 +239,12 @@ func TestRescue(t *testing.T) {
 		}
 		y.kill("n1")
 		planetest.After(ttl)
-		if s := y.state("n1"); s != doze.NodeReady {
+		if s := y.stateOfN1(); s != doze.NodeReady {
 			t.Errorf("before its lease is over, a silent node is %s", s)
 		}
 		planetest.After(over)
-		if diff := cmp.Diff(map[string]string{"a": "n2", "b": "n2", "c": "n2"}, y.at(machines)); diff != "" || y.state("n1") != doze.NodeLost {
-			t.Errorf("the node is %s; its sandboxes (-want +got):\n%s", y.state("n1"), diff)
+		if diff := cmp.Diff(map[string]string{"a": "n2", "b": "n2", "c": "n2"}, y.at(machines)); diff != "" || y.stateOfN1() != doze.NodeLost {
+			t.Errorf("the node is %s; its sandboxes (-want +got):\n%s", y.stateOfN1(), diff)
 		}
 		if got := y.want(200, "GET", "/sandboxes/fresh", ""); !strings.Contains(got, `"FAILED"`) {
 			t.Errorf("a sandbox without a copy is %s", got)
@@ -258,8 +260,8 @@ func TestRescue(t *testing.T) {
 				t.Errorf("the node that comes back does not hear that %s is elsewhere: %v", uid, l.Gone)
 			}
 		}
-		if l.Epoch != 2 || y.state("n1") != doze.NodeReady {
-			t.Errorf("the node that comes back is %s and has the lease %+v", y.state("n1"), l)
+		if l.Epoch != 2 || y.stateOfN1() != doze.NodeReady {
+			t.Errorf("the node that comes back is %s and has the lease %+v", y.stateOfN1(), l)
 		}
 	}, "n1", "n2")
 }
@@ -267,7 +269,8 @@ func TestRescue(t *testing.T) {
 // TestRescueOverRestart: a rescue that control did not end goes on in its next process.
 func TestRescueOverRestart(t *testing.T) {
 	t.Parallel()
-	inYard(t, func(t *testing.T, y *yard) {
+	inYard(t, func(y *yard) {
+		t := y.t
 		machines := y.make("n1", "a")
 		y.nodes["n1"].Shelve(machines["a"])
 		y.nodes["n2"].Set("revive", doze.Errorf(doze.Unavailable, "the bucket does not answer"))
@@ -291,7 +294,8 @@ func TestRescueOverRestart(t *testing.T) {
 // process of control can tell so.
 func TestLossOverRestart(t *testing.T) {
 	t.Parallel()
-	inYard(t, func(t *testing.T, y *yard) {
+	inYard(t, func(y *yard) {
+		t := y.t
 		machines := y.make("n1", "a")
 		y.nodes["n1"].Shelve(machines["a"])
 		y.close()
@@ -312,7 +316,8 @@ func TestLossOverRestart(t *testing.T) {
 // stays.
 func TestMove(t *testing.T) {
 	t.Parallel()
-	inYard(t, func(t *testing.T, y *yard) {
+	inYard(t, func(y *yard) {
+		t := y.t
 		machines := y.make("n1", "a")
 		move := func(status int, body, want string) {
 			t.Helper()
@@ -341,14 +346,15 @@ func TestMove(t *testing.T) {
 // TestDrain: all sandboxes leave a node but one that cannot, and none comes.
 func TestDrain(t *testing.T) {
 	t.Parallel()
-	inYard(t, func(t *testing.T, y *yard) {
+	inYard(t, func(y *yard) {
+		t := y.t
 		machines := y.make("n1", "a", "b", "c")
 		y.nodes["n1"].Set("depart "+machines["b"], doze.Errorf(doze.Conflict, "a stream is open"))
 		if got := y.want(200, "POST", "/platform/nodes/n1/drain", ""); !strings.Contains(got, `"moved":2,"stayed":1`) {
 			t.Errorf("a drain says %s", got)
 		}
-		if diff := cmp.Diff(map[string]string{"a": "n2", "b": "n1", "c": "n2"}, y.at(machines)); diff != "" || y.state("n1") != doze.NodeDraining {
-			t.Errorf("the node is %s (-want +got):\n%s", y.state("n1"), diff)
+		if diff := cmp.Diff(map[string]string{"a": "n2", "b": "n1", "c": "n2"}, y.at(machines)); diff != "" || y.stateOfN1() != doze.NodeDraining {
+			t.Errorf("the node is %s (-want +got):\n%s", y.stateOfN1(), diff)
 		}
 		y.nodes["n1"].Set("depart "+machines["b"], nil)
 		if got := y.want(200, "POST", "/platform/nodes/n1/drain", ""); !strings.Contains(got, `"moved":1,"stayed":0`) {
@@ -361,7 +367,8 @@ func TestDrain(t *testing.T) {
 // TestCordon: a node takes nothing new while it is cordoned, also after it joins again.
 func TestCordon(t *testing.T) {
 	t.Parallel()
-	inYard(t, func(t *testing.T, y *yard) {
+	inYard(t, func(y *yard) {
+		t := y.t
 		y.want(200, "POST", "/platform/nodes/n1/cordon", "")
 		y.kill("n1")
 		y.join("n1")
@@ -388,7 +395,8 @@ func TestCordon(t *testing.T) {
 // it gets no key of it.
 func TestNodesSpeakOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	inYard(t, func(t *testing.T, y *yard) {
+	inYard(t, func(y *yard) {
+		t := y.t
 		uid := y.make("n1", "a")["a"]
 		say := func(node string, phase doze.Phase, seq uint64) {
 			t.Helper()
@@ -441,7 +449,8 @@ func TestNodesSpeakOfTheirOwn(t *testing.T) {
 // TestRemove: a node that is stopped and has nothing can be forgotten.
 func TestRemove(t *testing.T) {
 	t.Parallel()
-	inYard(t, func(t *testing.T, y *yard) {
+	inYard(t, func(y *yard) {
+		t := y.t
 		machines := y.make("n2", "a")
 		y.want(409, "DELETE", "/platform/nodes/n2", "") // it runs
 		y.nodes["n2"].Shelve(machines["a"])

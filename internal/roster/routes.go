@@ -69,7 +69,7 @@ func (r *Roster) List(ctx context.Context) ([]doze.Node, error) {
 	all := []doze.Node{}
 	for _, n := range records {
 		out := doze.Node{
-			ID: n.ID, State: n.State, Epoch: int64(n.Epoch), URL: n.Body.URL, Version: n.Body.Version, Driver: n.Body.Driver, Memory: n.Body.Memory,
+			ID: n.ID, State: n.State, Epoch: int64(n.Epoch), URL: n.Body.URL, Version: n.Body.Version, Driver: n.Body.Driver, Memory: n.Body.Memory, //nolint:gosec // G115: it counts losses
 			CreatedAt: doze.Time{Time: n.CreatedAt},
 		}
 		if m := r.member(n.ID); m != nil {

@@ -1,11 +1,10 @@
 package settings
 
 import (
-	"strings"
-
 	"context"
 	"net"
 	"net/netip"
+	"strings"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/daemon"

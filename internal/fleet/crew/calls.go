@@ -159,7 +159,7 @@ func (c *Crew) claim(ctx context.Context, n fleet.Node, o *fleet.Order, instead 
 	if err != nil {
 		return err
 	}
-	if m, awake := c.awake(ctx, instead, o.Workspace); awake {
+	if m, awake := c.awake(ctx, instead); awake {
 		now.Sandboxes, now.Memory = now.Sandboxes-1, now.Memory-m
 	}
 	c.mu.Lock()
@@ -177,7 +177,7 @@ func (c *Crew) claim(ctx context.Context, n fleet.Node, o *fleet.Order, instead 
 }
 
 // awake returns what a machine that is to be replaced counts for now.
-func (c *Crew) awake(ctx context.Context, uid, workspace string) (doze.Megabytes, bool) {
+func (c *Crew) awake(ctx context.Context, uid string) (doze.Megabytes, bool) {
 	if uid == "" {
 		return 0, false
 	}

@@ -302,7 +302,7 @@ func (c *Crew) choose(w placement.Want) (id string, n fleet.Node, err error) {
 	}
 	id, why, ok := placement.Choose(w, c.candidates())
 	if !ok {
-		return "", nil, doze.Errorf(doze.Unavailable, "%s", why.Error())
+		return "", nil, doze.Errorf(doze.Unavailable, "%s", why.String())
 	}
 	return id, c.members[id].Node, nil
 }

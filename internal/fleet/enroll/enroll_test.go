@@ -13,8 +13,8 @@ import (
 // TestToken: a token is read as it was written, and does not print.
 func TestToken(t *testing.T) {
 	t.Parallel()
-	code, print := access.NewCode(enroll.Prefix, "id"), strings.Repeat("0a", 32)
-	text := enroll.NewToken(code, print).Text()
+	code, mark := access.NewCode(enroll.Prefix, "id"), strings.Repeat("0a", 32)
+	text := enroll.NewToken(code, mark).Text()
 	for _, given := range []string{text, " " + text + "\n"} {
 		got, err := enroll.ParseToken(given)
 		if err != nil || got.Text() != text {

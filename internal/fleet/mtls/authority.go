@@ -86,7 +86,7 @@ type Trust struct {
 
 // ParseTrust returns the authority in a PEM certificate, whose fingerprint the caller knows
 // already. It is Forbidden for another authority.
-func ParseTrust(text []byte, print string) (*Trust, error) {
+func ParseTrust(text []byte, mark string) (*Trust, error) {
 	block, _ := pem.Decode(text)
 	if block == nil {
 		return nil, doze.Errorf(doze.Invalid, "the certificate of the authority cannot be read")
@@ -95,7 +95,7 @@ func ParseTrust(text []byte, print string) (*Trust, error) {
 	if err != nil {
 		return nil, doze.Wrap(err, doze.Invalid, "the certificate of the authority cannot be read")
 	}
-	if fingerprint(cert) != print {
+	if fingerprint(cert) != mark {
 		return nil, doze.Errorf(doze.Forbidden, "the address is not that of the platform of the token: its authority has the fingerprint %s", fingerprint(cert))
 	}
 	t := &Trust{pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}), x509.NewCertPool()}

@@ -121,8 +121,8 @@ func FuzzSignNode(f *testing.F) {
 
 func FuzzParseTrust(f *testing.F) {
 	f.Add([]byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"), "00")
-	f.Fuzz(func(t *testing.T, text []byte, print string) {
-		if trust, err := mtls.ParseTrust(text, print); (err == nil) != (trust != nil) {
+	f.Fuzz(func(t *testing.T, text []byte, mark string) {
+		if trust, err := mtls.ParseTrust(text, mark); (err == nil) != (trust != nil) {
 			t.Errorf("%v, %v", trust, err)
 		}
 	})

@@ -53,7 +53,7 @@ func TestFreeze(t *testing.T) {
 		}
 	}()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
 		defer cancel()
 		if err := Freeze(ctx, name, false); err != nil {
 			t.Error(err)
