@@ -40,7 +40,7 @@ func TestInTurnSaysUsed(t *testing.T) {
 	}
 	slept := time.Now().Add(time.Second).UTC().Truncate(time.Millisecond)
 	for i, phase := range []doze.Phase{doze.Suspending, doze.Standby} {
-		report := fleet.Report{UID: machine, Seq: uint64(1000 + i), Phase: phase, At: slept, LastUsed: slept} //nolint:gosec // G115: small
+		report := fleet.Report{UID: machine, Seq: uint64(1000 + i), Phase: phase, At: slept, LastUsed: slept}
 		if err := link.Accept(t.Context(), []fleet.Report{report}); err != nil {
 			t.Fatal(err)
 		}

@@ -110,8 +110,7 @@ func try(ctx context.Context, dir string, o options) (c counts, err error) {
 		err = t.round(ctx)
 	}
 	for _, w := range t.witnesses {
-		n, _ := t.recorder.last(w.name)
-		t.counts.writes += n
+		t.counts.writes += t.recorder.last(w.name)
 	}
 	t.counts.overWith = time.Since(began)
 	return t.counts, err
@@ -251,26 +250,46 @@ func (t *trial) examine(ctx context.Context, w *witness) (wrong []string, took t
 	switch {
 	case err != nil:
 		wrong = append(wrong, fmt.Sprintf("%s does not answer: %v", w.name, err))
-	case s.Born != w.born:
+		if err := t.replace(ctx, w); err != nil {
+			wrong = append(wrong, fmt.Sprintf("%s cannot be made anew: %v", w.name, err))
+		}
+		return wrong, took
+	case s.Born != w.is().born:
 		wrong = append(wrong, fmt.Sprintf("%s began anew", w.name))
 	case len(s.Bad) > 0:
 		wrong = append(wrong, fmt.Sprintf("%s has other bytes in its memory: %v", w.name, s.Bad))
 	}
 	// It must reach the recorder, too: one that nobody hears of proves nothing.
-	if err == nil {
-		if n, _ := t.recorder.last(w.name); until(ctx, wakeTime, func() error {
-			if now, _ := t.recorder.last(w.name); now == n {
-				if s, err := t.f.visit(ctx, w, false); err != nil {
-					return fmt.Errorf("it was answered %d: %w", s.N, err)
-				}
-				return errors.New("it writes nothing")
-			}
-			return nil
-		}) != nil {
-			wrong = append(wrong, w.name+" writes nothing any more")
+	n := t.recorder.last(w.name)
+	err = until(ctx, wakeTime, func() error {
+		if _, err := t.f.visit(ctx, w, false); err != nil {
+			return err
 		}
+		if t.recorder.last(w.name) == n {
+			return errors.New("it writes nothing")
+		}
+		return nil
+	})
+	if err != nil {
+		wrong = append(wrong, fmt.Sprintf("%s tells nobody that it runs: %v", w.name, err))
 	}
 	return wrong, took
+}
+
+// replace makes a sandbox anew that is lost, so that others can be seen to be lost.
+func (t *trial) replace(ctx context.Context, w *witness) error {
+	if _, err := t.f.client.Delete(ctx, w.name); err != nil {
+		return err
+	}
+	t.recorder.forget(w.name)
+	err := until(ctx, wakeTime, func() error {
+		now, err := t.f.witness(ctx, w.name, writeEvery)
+		if err == nil {
+			w.set(now)
+		}
+		return err
+	})
+	return errors.Join(err, t.ripen(ctx))
 }
 
 // places says on which node each sandbox is, by what nodes have on their disks. Several may

@@ -28,13 +28,13 @@ var harm = []struct {
 		return f.deadNode(node, 0)
 	}},
 	{"kill a node, restart it after others have what it had", func(f *fleet, node string, dice *rand.Rand) fault {
-		return f.deadNode(node, leases(dice, 1.5, 3))
+		return f.deadNode(node, leases(dice, 1.5))
 	}},
 	{"kill dozed of a node, restart it at once", func(f *fleet, node string, _ *rand.Rand) fault {
 		return f.deadRole(node, 0)
 	}},
 	{"kill dozed of a node, restart it later", func(f *fleet, node string, dice *rand.Rand) fault {
-		return f.deadRole(node, leases(dice, 0.5, 3))
+		return f.deadRole(node, leases(dice, 0.5))
 	}},
 	{"stop dozed of a node for 1.5 leases", func(f *fleet, node string, _ *rand.Rand) fault {
 		return f.stopped(node, justDozed, short)
@@ -70,28 +70,31 @@ var harm = []struct {
 		return f.deadRole(controlHost, 0)
 	}},
 	{"kill control, restart it later", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.deadRole(controlHost, leases(dice, 0.5, 3))
+		return f.deadRole(controlHost, leases(dice, 0.5))
 	}},
 	{"stop control for 2 leases", func(f *fleet, _ string, _ *rand.Rand) fault {
 		return f.stopped(controlHost, justDozed, 2*nodeLease)
 	}},
 	{"kill the bucket, restart it later", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.deadRole(bucketHost, leases(dice, 0.5, 3))
+		return f.deadRole(bucketHost, leases(dice, 0.5))
 	}},
 	{"stop the bucket", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.stopped(bucketHost, justDozed, leases(dice, 0.5, 3))
+		return f.stopped(bucketHost, justDozed, leases(dice, 0.5))
 	}},
 	{"the bucket is slow", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.slow(bucketHost, leases(dice, 1, 3))
+		return f.slow(bucketHost, leases(dice, 1))
 	}},
 }
 
 // short and long are for how long processes of a node are stopped.
 const short, long = nodeLease * 3 / 2, nodeLease * 7
 
-// leases is a time of so many leases, at random.
-func leases(dice *rand.Rand, from, to float64) time.Duration {
-	return time.Duration((from + dice.Float64()*(to-from)) * float64(nodeLease)).Round(10 * time.Millisecond)
+// leasesMost is the longest time of most faults, in leases.
+const leasesMost = 3
+
+// leases is a time of at least so many leases, at random.
+func leases(dice *rand.Rand, least float64) time.Duration {
+	return time.Duration((least + dice.Float64()*(leasesMost-least)) * float64(nodeLease)).Round(10 * time.Millisecond)
 }
 
 // deadNode is a node without power for a time.
@@ -149,19 +152,19 @@ func (f *fleet) stopped(name string, what int, last time.Duration) fault {
 
 // parted is a node that hears nothing of some hosts, or they of it, or both.
 func (f *fleet) parted(node, named string, from []string, dice *rand.Rand) fault {
-	way := dice.IntN(3)
-	last := leases(dice, 0.5, 3)
+	which := dice.IntN(3)
+	last := leases(dice, 0.5)
 	return fault{
-		name: fmt.Sprintf("cut %s from %s for %s, %s", node, named, last, []string{"both ways", "what it sends", "what it gets"}[way]),
+		name: fmt.Sprintf("cut %s from %s for %s, %s", node, named, last, []string{"both directions", "what it sends", "what it gets"}[which]),
 		on:   node, last: last,
 		do: func(ctx context.Context) error {
 			for _, other := range from {
-				if way != 2 {
+				if which != 2 {
 					if err := f.wire.cut(ctx, node, other); err != nil {
 						return err
 					}
 				}
-				if way != 1 {
+				if which != 1 {
 					if err := f.wire.cut(ctx, other, node); err != nil {
 						return err
 					}
@@ -178,7 +181,7 @@ const slowEvery, slowRuns = 400 * time.Millisecond, 20 * time.Millisecond
 
 // slow is a process that gets a small part of the time.
 func (f *fleet) slow(name string, last time.Duration) fault {
-	ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // end stops it
+	ctx, stop := context.WithCancel(context.Background()) // end stops it
 	done := make(chan struct{})
 	return fault{
 		name: fmt.Sprintf("%s is slow for %s", name, last), on: name, last: last,

@@ -17,6 +17,8 @@ const (
 	lineMax = 4 << 10
 	// witnessesMax bounds the sandboxes that a recorder knows.
 	witnessesMax = 1024
+	// writesMax bounds what is known of one: 14 hours of writes.
+	writesMax = 1 << 20
 	// stallMax is for how long a connection may say nothing.
 	stallMax = time.Minute
 )
@@ -54,8 +56,8 @@ type answer struct {
 //     What followed the ancestor before is dead.
 //   - If its token is of a dead write, it is an overlap. Its sender ran before the head's
 //     branch began and runs after that: A, B, A.
-//   - If the head moves on between two challenges that the sender answered, and the writer of
-//     the head heard something between them too, it is an overlap: B, A, B.
+//   - Suppose that the sender answered two challenges, and the head moved on between them. If
+//     the writer of the head heard something between them, it is an overlap: B, A, B.
 //
 // A rewind is legal once for each notice of a takeover or a crash: see [recorder.settle].
 // It is safe for concurrent use.
@@ -82,7 +84,6 @@ type write struct {
 	token  uint64
 	n      uint64
 	parent *write
-	heard  uint64 // by its writer
 	at     time.Time
 	dead   bool
 }
@@ -124,6 +125,8 @@ func (r *recorder) take(m message, now time.Time) (answer, error) {
 		return answer{}, t.fault(r, "%s began anew: %s was %s", m.Name, m.Born, t.born)
 	case before == nil || m.Heard >= r.said:
 		return answer{}, t.fault(r, "%s says what nobody told it: token %d, heard %d", m.Name, m.Token, m.Heard)
+	case len(t.writes) >= writesMax:
+		return answer{}, t.fault(r, "%s wrote too often: end the run earlier", m.Name)
 	case m.N != before.n+1:
 		return answer{}, t.fault(r, "%s counts %d after %d", m.Name, m.N, before.n)
 	case before == t.head:
@@ -156,7 +159,7 @@ func (r *recorder) take(m message, now time.Time) (answer, error) {
 
 // accept makes a write the head.
 func (t *trail) accept(token uint64, before *write, m message, now time.Time) answer {
-	t.head = &write{token: token, n: m.N, parent: before, heard: m.Heard, at: now}
+	t.head = &write{token: token, n: m.N, parent: before, at: now}
 	t.writes[token] = t.head
 	for _, a := range t.asked {
 		if a.passed == 0 && m.Heard > a.proved {
@@ -182,8 +185,8 @@ const faultsMax = 20
 // A notice says that a sandbox went back to a checkpoint.
 type notice struct{ checkpoint, at time.Time }
 
-// clockSlack is by how much two moments may differ that are one: of the host's clock
-// when a checkpoint is made, and when the write before it is answered.
+// clockSlack is by how much two moments may differ that are one: that of a checkpoint, and that
+// of the last write in it.
 const clockSlack = 2 * time.Second
 
 // settle returns what is wrong with a sandbox, and forgets it. Of all rewinds since the last
@@ -215,13 +218,20 @@ func (r *recorder) settle(name string, told []notice) (wrong []string, rewinds i
 const clockForm = "15:04:05.000"
 
 // last returns the number of the last write of a sandbox that was accepted.
-func (r *recorder) last(name string) (n uint64, at time.Time) {
+func (r *recorder) last(name string) (n uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if t := r.known[name]; t != nil {
-		return t.head.n, t.head.at
+		return t.head.n
 	}
-	return 0, time.Time{}
+	return 0
+}
+
+// forget forgets a sandbox that is gone.
+func (r *recorder) forget(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.known, name)
 }
 
 // serve answers sandboxes until ctx ends.

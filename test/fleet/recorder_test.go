@@ -31,8 +31,8 @@ func (i *instance) hear(a answer, err error) error {
 	return nil
 }
 
-// TestRecorder: sequences by hand. A step is the instance that says something, "A" or "B".
-// "copy" makes B of A, and "late" is a message of A from when B was made.
+// TestRecorder: sequences by hand. A and B are the instance that says something. With c, B is
+// made of A, and l is a message of A from then, which comes late.
 func TestRecorder(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -41,16 +41,16 @@ func TestRecorder(t *testing.T) {
 		rewinds int
 		lost    uint64
 	}{
-		"one instance":                                     {steps: "A A A A"},
-		"a copy that lost nothing":                         {steps: "A A copy B B B"},
-		"a copy goes on, and is challenged":                {steps: "A A copy A A A B B B B", rewinds: 1, lost: 3},
-		"an answer got lost":                               {steps: "A A copy A B B B B"},
-		"two, in turns":                                    {steps: "A A copy A A B B B A A", wrong: "OVERLAP", rewinds: 1, lost: 2},
-		"the old one comes back much later":                {steps: "A A copy A A B B B B B B B A A", wrong: "OVERLAP", rewinds: 1, lost: 2},
-		"the copy runs, and the original, and the copy":    {steps: "A A copy A A B A B A B A B A B A B A B", wrong: "OVERLAP"},
-		"a message of the original that was on its way":    {steps: "A A copy A B B B late B B B"},
-		"it is late twice":                                 {steps: "A A copy A A B B late late B B", rewinds: 1, lost: 2},
-		"both go on from one write, and one of them first": {steps: "A A copy B A B A B A B A B A B A", wrong: "OVERLAP"},
+		"one instance":                                     {steps: "AAAA"},
+		"a copy that lost nothing":                         {steps: "AAcBBB"},
+		"a copy goes on, and is challenged":                {steps: "AAcAAABBBB", rewinds: 1, lost: 3},
+		"an answer got lost":                               {steps: "AAcABBBB"},
+		"two, in turns":                                    {steps: "AAcAABBBAA", wrong: "OVERLAP", rewinds: 1, lost: 2},
+		"the old one comes back much later":                {steps: "AAcAABBBBBBBAA", wrong: "OVERLAP", rewinds: 1, lost: 2},
+		"the copy runs, and the original, and the copy":    {steps: "AAcAABABABABABABAB", wrong: "OVERLAP"},
+		"a message of the original that was on its way":    {steps: "AAcABBBlBBB"},
+		"it is late twice":                                 {steps: "AAcAABBllBB", rewinds: 1, lost: 2},
+		"both go on from one write, and one of them first": {steps: "AAcBABABABABABA", wrong: "OVERLAP"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -58,17 +58,17 @@ func TestRecorder(t *testing.T) {
 			a, b, old := &instance{}, &instance{}, message{}
 			now := time.Unix(0, 0)
 			var failed []string
-			for _, step := range strings.Fields(tt.steps) {
+			for _, step := range tt.steps {
 				now = now.Add(time.Second)
 				var err error
 				switch step {
-				case "A":
+				case 'A':
 					err = a.say(t, r, now)
-				case "B":
+				case 'B':
 					err = b.say(t, r, now)
-				case "copy":
+				case 'c':
 					*b, old = *a, a.message()
-				case "late":
+				case 'l':
 					_, err = r.take(old, now) // nobody hears the answer
 				}
 				if err != nil {

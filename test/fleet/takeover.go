@@ -68,7 +68,7 @@ func (f *fleet) cordon(ctx context.Context, but, word string) error {
 		if name == but {
 			continue
 		}
-		if err := f.ask(ctx, http.MethodPost, "/platform/nodes/"+f.ids[name]+"/"+word, "", nil); err != nil {
+		if err := f.ask(ctx, http.MethodPost, "/platform/nodes/"+f.ids[name]+"/"+word, nil); err != nil {
 			return err
 		}
 	}
@@ -161,7 +161,7 @@ func takeover(ctx context.Context, dir string, asleep, awake int, say func(strin
 		group.Go(func() error {
 			return until(asking, lossTime, func() error {
 				s, err := f.visit(asking, w, true)
-				if err == nil && (s.Born != w.born || len(s.Bad) > 0) {
+				if err == nil && (s.Born != w.is().born || len(s.Bad) > 0) {
 					return fmt.Errorf("%s is another one, or has other bytes: %+v", w.name, s)
 				}
 				answered[i], ages[i] = time.Now(), s.age
@@ -283,12 +283,12 @@ func drain(ctx context.Context, dir string, many int, say func(string)) (d drain
 	for _, name := range nodeNames() {
 		began := time.Now()
 		var got doze.Drained
-		if err = f.ask(ctx, http.MethodPost, "/platform/nodes/"+f.ids[name]+"/drain", "", &got); err != nil {
+		if err = f.ask(ctx, http.MethodPost, "/platform/nodes/"+f.ids[name]+"/drain", &got); err != nil {
 			break
 		}
 		d.nodes, d.moved, d.stayed, d.took = d.nodes+1, d.moved+got.Moved, d.stayed+got.Stayed, append(d.took, time.Since(began))
 		say(fmt.Sprintf("drained %s: %+v", name, got))
-		if err = f.ask(ctx, http.MethodPost, "/platform/nodes/"+f.ids[name]+"/uncordon", "", nil); err != nil {
+		if err = f.ask(ctx, http.MethodPost, "/platform/nodes/"+f.ids[name]+"/uncordon", nil); err != nil {
 			break
 		}
 	}
@@ -299,7 +299,7 @@ func drain(ctx context.Context, dir string, many int, say func(string)) (d drain
 		err = errors.Join(err, errors.New(text))
 	}
 	for _, w := range all {
-		if s, none := f.visit(ctx, w, true); none != nil || s.Born != w.born || len(s.Bad) > 0 {
+		if s, none := f.visit(ctx, w, true); none != nil || s.Born != w.is().born || len(s.Bad) > 0 {
 			err = errors.Join(err, none, fmt.Errorf("%s is another one, or has other bytes: %+v", w.name, s))
 		}
 		wrong, _, _ := r.settle(w.name, nil) // a move loses nothing

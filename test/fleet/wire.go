@@ -43,7 +43,7 @@ func openWire(ctx context.Context) (*wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil { //nolint:gosec // G115: a file descriptor
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, errors.Join(fmt.Errorf("another fleet runs on this host: %w", err), lock.Close())
 	}
 	w := &wire{hosts: map[string]string{}, cuts: map[[2]string]int{}, lock: lock}
@@ -67,10 +67,10 @@ func (w *wire) close() error { return errors.Join(w.clear(), w.lock.Close()) }
 func (w *wire) clear() error {
 	names, err := filepath.Glob("/run/netns/" + prefix + "*")
 	for _, name := range names {
-		err = errors.Join(err, run(context.Background(), "ip netns del "+filepath.Base(name))) //nolint:forbidigo // it has to be
+		err = errors.Join(err, run(context.Background(), "ip netns del "+filepath.Base(name)))
 	}
 	if _, none := net.InterfaceByName(prefix + "host"); none == nil {
-		err = errors.Join(err, run(context.Background(), "ip link del "+prefix+"host")) //nolint:forbidigo // it has to be
+		err = errors.Join(err, run(context.Background(), "ip link del "+prefix+"host"))
 	}
 	return err
 }
