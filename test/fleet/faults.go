@@ -16,6 +16,8 @@ import (
 const (
 	// wakeTime bounds the first answer of a sandbox after a fault.
 	wakeTime = time.Minute
+	// noticeTime bounds the time until the record of a sandbox says that it went back.
+	noticeTime = 10 * time.Second
 	// visitEvery is how often sandboxes are visited that are to stay awake. They fall asleep after
 	// pauseAfter, and are on disk diskAfter later.
 	visitEvery, pauseAfter, diskAfter, copyAfter = 300 * time.Millisecond, "1s", "1s", "1s"
@@ -217,14 +219,19 @@ func (t *trial) round(ctx context.Context) error {
 	}
 	after := t.places()
 	for _, w := range t.witnesses {
-		told, err := t.f.notices(ctx, w)
-		if err != nil {
+		var told []notice
+		late := until(ctx, noticeTime, func() error { // its node may have had to join first
+			more, err := t.f.notices(ctx, w)
+			told = append(told, more...)
+			if err == nil && len(told) < t.recorder.rewinds(w.name) {
+				err = errors.New("it has not said all yet")
+			}
 			return err
-		}
+		})
 		wrong, rewinds, lost := t.recorder.settle(w.name, told)
 		t.counts.rewinds, t.counts.lost = t.counts.rewinds+rewinds, t.counts.lost+lost
 		for _, text := range wrong {
-			text = fmt.Sprintf("after %s: %s", what, text)
+			text = fmt.Sprintf("after %s: %s (%v)", what, text, late)
 			t.say("WRONG: " + text)
 			t.counts.wrong = append(t.counts.wrong, text)
 		}

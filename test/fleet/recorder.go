@@ -227,6 +227,16 @@ func (r *recorder) last(name string) (n uint64) {
 	return 0
 }
 
+// rewinds is how often a sandbox went back since it was settled.
+func (r *recorder) rewinds(name string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t := r.known[name]; t != nil {
+		return len(t.rewinds)
+	}
+	return 0
+}
+
 // forget forgets a sandbox that is gone.
 func (r *recorder) forget(name string) {
 	r.mu.Lock()

@@ -155,7 +155,6 @@ func takeover(ctx context.Context, dir string, asleep, awake int, say func(strin
 	}
 	say(first + " is dead")
 	answered := make([]time.Time, len(all))
-	ages := make([]string, len(all))
 	group, asking := errgroup.WithContext(ctx)
 	for i, w := range all {
 		group.Go(func() error {
@@ -164,7 +163,7 @@ func takeover(ctx context.Context, dir string, asleep, awake int, say func(strin
 				if err == nil && (s.Born != w.is().born || len(s.Bad) > 0) {
 					return fmt.Errorf("%s is another one, or has other bytes: %+v", w.name, s)
 				}
-				answered[i], ages[i] = time.Now(), s.age
+				answered[i] = time.Now()
 				return err
 			})
 		})

@@ -97,7 +97,6 @@ type said struct {
 	Name, Born string
 	N          uint64
 	Bad        []int
-	age        string // of its state, after it went back
 }
 
 // visit asks a witness. With all, it looks at its memory.
@@ -122,12 +121,8 @@ func (f *fleet) visit(ctx context.Context, w *witness, all bool) (s said, err er
 	if resp.StatusCode != http.StatusOK {
 		return s, fmt.Errorf("%s: %.300s", resp.Status, raw)
 	}
-	s.age = resp.Header.Get(stateAge)
 	return s, json.Unmarshal(raw, &s)
 }
-
-// stateAge is the header of the first answer after a sandbox went back.
-const stateAge = "X-Doze-State-Age"
 
 // notices are those that a sandbox has of returns to checkpoints since the last call. The
 // record has the last one; events have all.
