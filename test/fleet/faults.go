@@ -223,7 +223,7 @@ func (t *trial) round(ctx context.Context) error {
 		late := until(ctx, noticeTime, func() error { // its node may have had to join first
 			more, err := t.f.notices(ctx, w)
 			told = append(told, more...)
-			if err == nil && len(told) < t.recorder.rewinds(w.name) {
+			if err == nil && !t.recorder.told(w.name, told) {
 				err = errors.New("it has not said all yet")
 			}
 			return err

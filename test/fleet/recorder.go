@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -59,7 +60,7 @@ type answer struct {
 //   - Suppose that the sender answered two challenges, and the head moved on between them. If
 //     the writer of the head heard something between them, it is an overlap: B, A, B.
 //
-// A rewind is legal once for each notice of a takeover or a crash: see [recorder.settle].
+// A rewind is legal if a notice of a takeover or a crash says so: see [recorder.settle].
 // It is safe for concurrent use.
 type recorder struct {
 	mu    sync.Mutex
@@ -97,6 +98,7 @@ type asked struct {
 // A rewind is a return to an older write.
 type rewind struct {
 	first time.Time // when the first write was accepted that is lost
+	last  time.Time // the same of the last one
 	lost  uint64    // writes whose answers the sandbox may have heard
 }
 
@@ -142,7 +144,7 @@ func (r *recorder) take(m message, now time.Time) (answer, error) {
 	case before.dead:
 		return answer{}, t.fault(r, "OVERLAP: %s runs after %d, which is dead, and after its head %d", m.Name, m.Token, t.head.token)
 	}
-	back := rewind{lost: t.head.n - before.n}
+	back := rewind{last: t.head.at, lost: t.head.n - before.n}
 	if back.lost == 1 { // nobody may have heard the answer
 		back.lost = 0
 	}
@@ -189,9 +191,10 @@ type notice struct{ checkpoint, at time.Time }
 // of the last write in it.
 const clockSlack = 2 * time.Second
 
-// settle returns what is wrong with a sandbox, and forgets it. Of all rewinds since the last
-// call, each needs a notice of its own. What is lost was written after the checkpoint of the
-// notice: a sandbox may lose less than it says, and not more.
+// settle returns what is wrong with a sandbox, and forgets it. Each rewind since the last call
+// needs a notice from after the last write that is lost. Its checkpoint is from before the first
+// one: a sandbox may lose less than it says, and not more. One notice is enough for two
+// rewinds if a node ended before it could tell of the first.
 func (r *recorder) settle(name string, told []notice) (wrong []string, rewinds int, lost uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -200,18 +203,25 @@ func (r *recorder) settle(name string, told []notice) (wrong []string, rewinds i
 		return nil, 0, 0
 	}
 	wrong, t.wrong = t.wrong, nil
-	if len(t.rewinds) > len(told) {
-		wrong = append(wrong, fmt.Sprintf("%s went back %d times, and says so %d times", name, len(t.rewinds), len(told)))
-	}
-	for i, b := range t.rewinds {
+	for _, b := range t.rewinds {
 		lost += b.lost
-		// The last notices are of the last rewinds.
-		if j := len(told) - len(t.rewinds) + i; j >= 0 && b.first.Before(told[j].checkpoint.Add(-clockSlack)) {
-			wrong = append(wrong, fmt.Sprintf("%s lost a write of %s, and says that its checkpoint is of %s", name, b.first.Format(clockForm), told[j].checkpoint.Format(clockForm)))
+		if !slices.ContainsFunc(told, b.covered) {
+			wrong = append(wrong, fmt.Sprintf("%s lost %d writes of %s to %s, and its notices do not say so: %v",
+				name, b.lost, b.first.Format(clockForm), b.last.Format(clockForm), told))
 		}
 	}
 	rewinds, t.rewinds = len(t.rewinds), nil
 	return wrong, rewinds, lost
+}
+
+// covered reports whether a notice tells of a rewind.
+func (b rewind) covered(n notice) bool {
+	return !n.at.Before(b.last.Add(-clockSlack)) && !b.first.Before(n.checkpoint.Add(-clockSlack))
+}
+
+// String implements [fmt.Stringer].
+func (n notice) String() string {
+	return fmt.Sprintf("at %s, back to %s", n.at.Format(clockForm), n.checkpoint.Format(clockForm))
 }
 
 // clockForm is how moments of a run are printed.
@@ -227,14 +237,12 @@ func (r *recorder) last(name string) (n uint64) {
 	return 0
 }
 
-// rewinds is how often a sandbox went back since it was settled.
-func (r *recorder) rewinds(name string) int {
+// told reports whether notices tell of all rewinds that were not settled.
+func (r *recorder) told(name string, told []notice) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if t := r.known[name]; t != nil {
-		return len(t.rewinds)
-	}
-	return 0
+	t := r.known[name]
+	return t == nil || !slices.ContainsFunc(t.rewinds, func(b rewind) bool { return !slices.ContainsFunc(told, b.covered) })
 }
 
 // forget forgets a sandbox that is gone.

@@ -75,7 +75,7 @@ func TestRecorder(t *testing.T) {
 					failed = append(failed, err.Error())
 				}
 			}
-			told := []notice{{checkpoint: time.Unix(2, 0)}}
+			told := []notice{{checkpoint: time.Unix(2, 0), at: now}}
 			wrong, rewinds, lost := r.settle("a", told)
 			if len(wrong) != len(failed) {
 				t.Errorf("told %q, and kept %q", failed, wrong)
@@ -92,8 +92,8 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// TestSettle: a rewind needs a notice of its own, of a checkpoint that is not newer than
-// anything lost.
+// TestSettle: a rewind needs a notice from after all that is lost, of a checkpoint from before
+// it.
 func TestSettle(t *testing.T) {
 	t.Parallel()
 	second := func(n int64) time.Time { return time.Unix(n, 0) }
@@ -101,11 +101,13 @@ func TestSettle(t *testing.T) {
 		told  []notice
 		wrong string
 	}{
-		"it says so":                     {told: []notice{{checkpoint: second(2)}}},
-		"it lost less than it says":      {told: []notice{{checkpoint: second(-60)}}},
-		"it says nothing":                {wrong: "says so 0 times"},
-		"it lost more than it says":      {told: []notice{{checkpoint: second(60)}}, wrong: "says that its checkpoint"},
-		"an older notice of another one": {told: []notice{{checkpoint: second(60)}, {checkpoint: second(2)}}},
+		"it says so":                {told: []notice{{checkpoint: second(2), at: second(99)}}},
+		"it lost less than it says": {told: []notice{{checkpoint: second(-60), at: second(99)}}},
+		"it says nothing":           {wrong: "do not say so"},
+		"it lost more than it says": {told: []notice{{checkpoint: second(60), at: second(99)}}, wrong: "do not say so"},
+		"it said so before":         {told: []notice{{checkpoint: second(2), at: second(30)}}, wrong: "do not say so"},
+		"another notice, and this":  {told: []notice{{checkpoint: second(60), at: second(70)}, {checkpoint: second(2), at: second(99)}}},
+		"each of two says a part":   {told: []notice{{checkpoint: second(60), at: second(99)}, {checkpoint: second(2), at: second(30)}}, wrong: "do not say so"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
