@@ -104,7 +104,7 @@ func try(ctx context.Context, dir string, o options) (c counts, err error) {
 		t.witnesses = append(t.witnesses, w)
 	}
 	o.say(fmt.Sprintf("the fleet is ready after %s", time.Since(began).Round(time.Second)))
-	if err := t.ripen(ctx); err != nil {
+	if err := t.f.ripe(ctx, ripeTime, t.witnesses); err != nil {
 		return c, err
 	}
 	t.visitors(ctx, &tasks)
@@ -116,18 +116,6 @@ func try(ctx context.Context, dir string, o options) (c counts, err error) {
 	}
 	t.counts.overWith = time.Since(began)
 	return t.counts, err
-}
-
-// ripen waits until each sandbox has been asleep and is in the bucket.
-func (t *trial) ripen(ctx context.Context) error {
-	return until(ctx, ripeTime, func() error {
-		for _, w := range t.witnesses {
-			if !t.f.copied(w.name) {
-				return fmt.Errorf("%s is not in the bucket", w.name)
-			}
-		}
-		return nil
-	})
 }
 
 // visitors keep every second sandbox awake.
@@ -296,7 +284,7 @@ func (t *trial) replace(ctx context.Context, w *witness) error {
 		}
 		return err
 	})
-	return errors.Join(err, t.ripen(ctx))
+	return errors.Join(err, t.f.ripe(ctx, ripeTime, t.witnesses))
 }
 
 // places says on which node each sandbox is, by what nodes have on their disks. Several may

@@ -75,6 +75,18 @@ func (f *fleet) cordon(ctx context.Context, but, word string) error {
 	return nil
 }
 
+// ripe waits until the bucket has a copy of each sandbox.
+func (f *fleet) ripe(ctx context.Context, most time.Duration, all []*witness) error {
+	return until(ctx, most, func() error {
+		for _, w := range all {
+			if !f.copied(w.name) {
+				return fmt.Errorf("%s is not in the bucket", w.name)
+			}
+		}
+		return nil
+	})
+}
+
 // spread are times, and how they are printed.
 type spread []time.Duration
 
@@ -111,14 +123,7 @@ func takeover(ctx context.Context, dir string, asleep, awake int, say func(strin
 		return err
 	}
 	say(fmt.Sprintf("%d sandboxes are on %s", len(f.has(first)), first))
-	err = until(ctx, lossTime, func() error {
-		for _, w := range all {
-			if !f.copied(w.name) {
-				return fmt.Errorf("%s is not in the bucket", w.name)
-			}
-		}
-		return nil
-	})
+	err = f.ripe(ctx, lossTime, all)
 	if err = errors.Join(err, f.cordon(ctx, first, "uncordon")); err != nil {
 		return err
 	}
@@ -256,6 +261,10 @@ func drain(ctx context.Context, dir string, many int, say func(string)) (d drain
 	defer stop()
 	all, err := f.many(ctx, many)
 	if err != nil {
+		return d, err
+	}
+	// The first copy of all takes the files of the image, too, and longer than a request waits.
+	if err := f.ripe(ctx, lossTime, all); err != nil {
 		return d, err
 	}
 	load, end := context.WithCancel(ctx)
