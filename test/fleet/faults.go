@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -73,6 +74,7 @@ type trial struct {
 	witnesses []*witness
 	counts    counts
 	dice      *rand.Rand
+	lost      atomic.Bool // a sandbox does not answer: the run ends
 }
 
 // try starts a fleet in an empty directory, and does harm to it.
@@ -108,7 +110,7 @@ func try(ctx context.Context, dir string, o options) (c counts, err error) {
 		return c, err
 	}
 	t.visitors(ctx, &tasks)
-	for t.counts.faults < o.faults && err == nil && ctx.Err() == nil && len(t.counts.wrong) < faultsMax {
+	for t.counts.faults < o.faults && err == nil && ctx.Err() == nil && !t.lost.Load() && len(t.counts.wrong) < faultsMax {
 		err = t.round(ctx)
 	}
 	for _, w := range t.witnesses {
@@ -245,11 +247,9 @@ func (t *trial) examine(ctx context.Context, w *witness) (wrong []string, took t
 	switch {
 	case err != nil:
 		wrong = append(wrong, fmt.Sprintf("%s does not answer: %v", w.name, err))
-		if err := t.replace(ctx, w); err != nil {
-			wrong = append(wrong, fmt.Sprintf("%s cannot be made anew: %v", w.name, err))
-		}
+		t.lost.Store(true)
 		return wrong, took
-	case s.Born != w.is().born:
+	case s.Born != w.born:
 		wrong = append(wrong, fmt.Sprintf("%s began anew", w.name))
 	case len(s.Bad) > 0:
 		wrong = append(wrong, fmt.Sprintf("%s has other bytes in its memory: %v", w.name, s.Bad))
@@ -269,22 +269,6 @@ func (t *trial) examine(ctx context.Context, w *witness) (wrong []string, took t
 		wrong = append(wrong, fmt.Sprintf("%s tells nobody that it runs: %v", w.name, err))
 	}
 	return wrong, took
-}
-
-// replace makes a sandbox anew that is lost, so that others can be seen to be lost.
-func (t *trial) replace(ctx context.Context, w *witness) error {
-	if _, err := t.f.client.Delete(ctx, w.name); err != nil {
-		return err
-	}
-	t.recorder.forget(w.name)
-	err := until(ctx, wakeTime, func() error {
-		now, err := t.f.witness(ctx, w.name, writeEvery)
-		if err == nil {
-			w.set(now)
-		}
-		return err
-	})
-	return errors.Join(err, t.f.ripe(ctx, ripeTime, t.witnesses))
 }
 
 // places says on which node each sandbox is, by what nodes have on their disks. Several may

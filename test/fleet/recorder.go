@@ -245,13 +245,6 @@ func (r *recorder) told(name string, told []notice) bool {
 	return t == nil || !slices.ContainsFunc(t.rewinds, func(b rewind) bool { return !slices.ContainsFunc(told, b.covered) })
 }
 
-// forget forgets a sandbox that is gone.
-func (r *recorder) forget(name string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.known, name)
-}
-
 // serve answers sandboxes until ctx ends.
 func (r *recorder) serve(ctx context.Context, l net.Listener) {
 	var tasks sync.WaitGroup

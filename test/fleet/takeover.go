@@ -165,7 +165,7 @@ func takeover(ctx context.Context, dir string, asleep, awake int, say func(strin
 		group.Go(func() error {
 			return until(asking, lossTime, func() error {
 				s, err := f.visit(asking, w, true)
-				if err == nil && (s.Born != w.is().born || len(s.Bad) > 0) {
+				if err == nil && (s.Born != w.born || len(s.Bad) > 0) {
 					return fmt.Errorf("%s is another one, or has other bytes: %+v", w.name, s)
 				}
 				answered[i] = time.Now()
@@ -307,7 +307,7 @@ func drain(ctx context.Context, dir string, many int, say func(string)) (d drain
 		err = errors.Join(err, errors.New(text))
 	}
 	for _, w := range all {
-		if s, none := f.visit(ctx, w, true); none != nil || s.Born != w.is().born || len(s.Bad) > 0 {
+		if s, none := f.visit(ctx, w, true); none != nil || s.Born != w.born || len(s.Bad) > 0 {
 			err = errors.Join(err, none, fmt.Errorf("%s is another one, or has other bytes: %+v", w.name, s))
 		}
 		wrong, _, _ := r.settle(w.name, nil) // a move loses nothing

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -21,31 +20,9 @@ import (
 // A witness is a sandbox that tells the recorder all the time that it runs.
 type witness struct {
 	name string
+	url  string    // of its server
+	born string    // as its process says
 	told time.Time // of the last notice
-
-	mu sync.Mutex
-	identity
-}
-
-// identity is what a witness has that is made anew if it is lost.
-type identity struct {
-	url  string // of its server
-	born string
-}
-
-// is returns the identity of a witness.
-func (w *witness) is() identity {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.identity
-}
-
-// set takes over the identity of another one.
-func (w *witness) set(as *witness) {
-	now := as.is()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.identity = now
 }
 
 const (
@@ -82,7 +59,7 @@ func (f *fleet) witness(ctx context.Context, name string, every time.Duration) (
 		}
 		return err
 	})
-	w := &witness{name: name, identity: identity{url: strings.TrimRight(sb.Metadata.URL, "/") + "/port/9000"}}
+	w := &witness{name: name, url: strings.TrimRight(sb.Metadata.URL, "/") + "/port/9000"}
 	if err == nil {
 		var s said
 		if s, err = f.visit(ctx, w, true); err == nil {
@@ -101,7 +78,7 @@ type said struct {
 
 // visit asks a witness. With all, it looks at its memory.
 func (f *fleet) visit(ctx context.Context, w *witness, all bool) (s said, err error) {
-	url := w.is().url + "/"
+	url := w.url + "/"
 	if all {
 		url += "all"
 	}
