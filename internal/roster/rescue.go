@@ -105,6 +105,9 @@ func (r *Roster) settle(ctx context.Context, o fleet.Order, used time.Time, from
 			w.Not, from = append(w.Not, at), at
 			continue
 		}
+		if err == nil {
+			r.Crew.Arrived(o.UID)
+		}
 		if err == nil || doze.Public(err).Kind == doze.NotFound { // of which nothing is left
 			r.pend(o.UID, false)
 		}

@@ -1,6 +1,9 @@
 package store
 
-import "context"
+import (
+	"context"
+	"database/sql"
+)
 
 // Place says which node has a thing: a machine, a snapshot, a volume, a builder or an image.
 type Place struct {
@@ -14,10 +17,20 @@ func (s *Store) Places(ctx context.Context) ([]Place, error) {
 	return all, wrap(err, "list places")
 }
 
-// PutPlace records a place, or another node for a thing that has one.
+// machinePlace is the kind of the place of a machine.
+const machinePlace = "machine"
+
+// PutPlace records a place, or another node for a thing that has one. Each node counts its
+// reports from where it began: the count of a machine begins anew with its node.
 func (s *Store) PutPlace(ctx context.Context, p Place) error {
-	_, err := s.write.ExecContext(ctx, `INSERT INTO places (kind, id, node, epoch) VALUES ($1, $2, $3, $4)
-		ON CONFLICT (kind, id) DO UPDATE SET node = excluded.node, epoch = excluded.epoch`, p.Kind, p.ID, p.Node, int64(p.Epoch)) //nolint:gosec // G115: it counts nodes
+	err := s.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO places (kind, id, node, epoch) VALUES ($1, $2, $3, $4)
+			ON CONFLICT (kind, id) DO UPDATE SET node = excluded.node, epoch = excluded.epoch`, p.Kind, p.ID, p.Node, int64(p.Epoch)) //nolint:gosec // G115: it counts nodes
+		if err == nil && p.Kind == machinePlace {
+			_, err = tx.ExecContext(ctx, `UPDATE sandboxes SET seq = 0 WHERE machine = $1`, p.ID)
+		}
+		return err
+	})
 	return wrap(err, "write a place")
 }
 

@@ -330,6 +330,7 @@ func (c *Crew) place(ctx context.Context, k Kind, id string, w placement.Want) (
 		return nil, err
 	}
 	if k == Machine {
+		c.Arrived(id) // nobody asks for it before it is there
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.claimed[id] = &claim{memory: w.Memory}
@@ -337,24 +338,26 @@ func (c *Crew) place(ctx context.Context, k Kind, id string, w placement.Want) (
 	return n, nil
 }
 
-// settle takes note of a place that is recorded.
-func (c *Crew) settle(p Place) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.places[thing{p.Kind, p.ID}] = p
-	if p.Kind == Machine {
-		c.atlas.Put(p.ID, p.Node)
-	}
-}
-
-// Move records that a node has a thing from now on.
+// Move records that a node has a thing from now on. Edges hear of a machine with [Crew.Arrived]:
+// until then, their requests to it wait.
 func (c *Crew) Move(ctx context.Context, k Kind, id, to string) error {
 	p := Place{k, id, to, c.Epoch(k, id) + 1}
 	if err := c.ledger.Put(ctx, p); err != nil {
 		return err
 	}
-	c.settle(p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.places[thing{k, id}] = p
 	return nil
+}
+
+// Arrived has edges know where a machine is that moved, and has begun there.
+func (c *Crew) Arrived(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p, ok := c.places[thing{Machine, id}]; ok {
+		c.atlas.Put(id, p.Node)
+	}
 }
 
 // Epoch is that in which the present node of a thing has it.

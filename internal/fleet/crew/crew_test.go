@@ -326,19 +326,27 @@ func TestRecordFirst(t *testing.T) {
 	}
 }
 
-// TestMove: after a move, calls go to the other node.
+// TestMove: after a move, calls go to the other node. Edges go there when it has begun there.
 func TestMove(t *testing.T) {
 	t.Parallel()
 	y := newYard(t, 2)
 	if err := y.Create(t.Context(), order("a")); err != nil {
 		t.Fatal(err)
 	}
-	to := map[string]string{"n0": "n1", "n1": "n0"}[y.Of(crew.Machine, "a")]
+	from := y.Of(crew.Machine, "a")
+	to := map[string]string{"n0": "n1", "n1": "n0"}[from]
 	if err := y.nodes[to].Create(t.Context(), order("a")); err != nil {
 		t.Fatal(err)
 	}
 	if err := y.Move(t.Context(), crew.Machine, "a", to); err != nil {
 		t.Fatal(err)
+	}
+	if y.atlas.Node("a") != from {
+		t.Error("edges look for it where it has not begun")
+	}
+	y.Arrived("a")
+	if y.atlas.Node("a") != to {
+		t.Errorf("edges look for it on %s", y.atlas.Node("a"))
 	}
 	y.reopen(t)
 	if err := y.Sleep(t.Context(), "a", true); err != nil {
