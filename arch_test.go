@@ -96,7 +96,7 @@ var imports = map[string][]string{
 	"internal/console":                             {".", "internal/httpx"},
 	"internal/control":                             {".", "internal/access", "internal/api", "internal/audit", "internal/bell", "internal/build", "internal/fleet", "internal/httpx", "internal/image", "internal/keylock", "internal/listing", "internal/network", "internal/openapi", "internal/quota", "internal/seal", "internal/store", "internal/trace"},
 	"internal/daemon":                              {},
-	"internal/depot":                               {".", "internal/durable", "internal/fleet", "internal/node", "internal/vault"},
+	"internal/depot":                               {".", "internal/durable", "internal/fleet", "internal/keylock", "internal/node", "internal/vault"},
 	"internal/disk":                                {".", "internal/catalogue", "internal/durable", "internal/npm", "internal/outproxy"},
 	"internal/doctor":                              {"internal/hostnet", "internal/swap"},
 	"internal/drive":                               {"internal/drive/op"},

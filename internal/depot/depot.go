@@ -12,10 +12,9 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/singleflight"
-
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/keylock"
 	"github.com/dozehq/doze/internal/node"
 	"github.com/dozehq/doze/internal/vault"
 )
@@ -74,7 +73,7 @@ type Depot struct {
 
 	node  Node
 	files files
-	one   singleflight.Group // one transfer of a sandbox at a time
+	turns *keylock.Locks // one transfer of a sandbox at a time
 
 	mu   sync.Mutex
 	sent map[string]sent // guarded by mu; by UID
@@ -93,7 +92,7 @@ func New(o Options, n Node) (*Depot, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of files that come: %w", err)
 	}
-	d := &Depot{Options: o, node: n, sent: map[string]sent{}}
+	d := &Depot{Options: o, node: n, turns: keylock.New(), sent: map[string]sent{}}
 	d.files = files{d: d, sums: map[string]string{}}
 	return d, nil
 }
@@ -176,14 +175,19 @@ func (d *Depot) Depart(ctx context.Context, uid string) error {
 // copier makes a copy of a sandbox on this host.
 type copier func(ctx context.Context, uid string) (dir string, needs node.Files, done func() error, err error)
 
-// send puts a copy of a sandbox into the bucket.
+// send puts a copy of a sandbox into the bucket. It waits for a copy that is under way, which
+// may be of a moment before: it never takes that for its own.
 func (d *Depot) send(ctx context.Context, uid string, from copier) error {
-	_, err, _ := d.one.Do(uid, func() (any, error) {
-		bounded, cancel := context.WithTimeout(ctx, copyTimeout)
-		defer cancel()
-		return nil, d.sendOnce(bounded, uid, from)
-	})
-	return err
+	turn, release, err := d.turns.Take(ctx, uid)
+	if err != nil {
+		return err
+	}
+	defer release()
+	bounded, cancel := context.WithTimeout(turn, copyTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, cancel)
+	defer stop()
+	return d.sendOnce(bounded, uid, from)
 }
 
 func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err error) {
@@ -225,9 +229,12 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 
 // Revive implements [fleet.Mover].
 func (d *Depot) Revive(ctx context.Context, o fleet.Order, used time.Time) (time.Time, error) {
-	at, err, _ := d.one.Do(o.UID, func() (any, error) { return d.revive(ctx, o, used) })
-	made, _ := at.(time.Time)
-	return made, err
+	turn, release, err := d.turns.Take(ctx, o.UID)
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer release()
+	return d.revive(turn, o, used)
 }
 
 func (d *Depot) revive(ctx context.Context, o fleet.Order, used time.Time) (at time.Time, err error) {

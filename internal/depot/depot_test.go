@@ -54,6 +54,7 @@ type host struct {
 	dir   string
 	depot *depot.Depot
 	files node.Files
+	slow  chan struct{} // if set, the first copy waits until it is closed
 
 	mu      sync.Mutex
 	memory  map[string]string     // guarded by mu; by UID
@@ -86,6 +87,12 @@ func (h *host) CopyOut(_ context.Context, uid string) (string, node.Files, func(
 	err = errors.Join(err, os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, recordFile), raw, 0o600),
 		os.WriteFile(filepath.Join(dir, "memory"), []byte(h.memory[uid]), 0o600))
 	h.copies[uid]++
+	if slow := h.slow; slow != nil {
+		h.slow = nil // the first copy alone
+		h.mu.Unlock()
+		<-slow
+		h.mu.Lock()
+	}
 	return dir, h.files, func() error { return os.RemoveAll(dir) }, err
 }
 
@@ -283,5 +290,42 @@ func TestRun(t *testing.T) {
 	run.Wait()
 	if h.copies["fresh"] != 0 || h.copies["asleep"] != 2 {
 		t.Errorf("copies: %v", h.copies)
+	}
+}
+
+// TestDepartMakesItsOwnCopy: a departure that meets a copy under way does not take that for
+// its own, which has an older state.
+func TestDepartMakesItsOwnCopy(t *testing.T) {
+	t.Parallel()
+	y := newYard(t)
+	a, b := y.host(t, "a", "root", func(o *depot.Options) { o.After, o.Every = 0, time.Hour }), y.host(t, "b", "root", nil)
+	y.rights.move("s", "a")
+	a.memory["s"] = "old"
+	slow := make(chan struct{})
+	a.slow = slow
+	a.list = []node.Copyable{{UID: "s", Awake: true, Since: time.Now().Add(-time.Hour), State: "1"}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { _ = a.depot.Run(ctx) })
+	for deadline := time.Now().Add(time.Minute); a.copied("s") == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no copy is made")
+		}
+	}
+	a.mu.Lock()
+	a.memory["s"] = "new"
+	a.mu.Unlock()
+	departed := make(chan error, 1)
+	go func() { departed <- a.depot.Depart(t.Context(), "s") }()
+	time.Sleep(100 * time.Millisecond)
+	close(slow)
+	if err := <-departed; err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	run.Wait()
+	y.rights.move("s", "b")
+	if _, err := b.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}); err != nil || b.memory["s"] != "new" {
+		t.Errorf("it goes on as %q: %v", b.memory["s"], err)
 	}
 }
