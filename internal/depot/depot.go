@@ -73,7 +73,7 @@ type Depot struct {
 
 	node  Node
 	files files
-	turns *keylock.Locks // one transfer of a sandbox at a time
+	locks *keylock.Locks // one transfer of a sandbox at a time
 
 	mu   sync.Mutex
 	sent map[string]sent // guarded by mu; by UID
@@ -92,7 +92,7 @@ func New(o Options, n Node) (*Depot, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of files that come: %w", err)
 	}
-	d := &Depot{Options: o, node: n, turns: keylock.New(), sent: map[string]sent{}}
+	d := &Depot{Options: o, node: n, locks: keylock.New(), sent: map[string]sent{}}
 	d.files = files{d: d, sums: map[string]string{}}
 	return d, nil
 }
@@ -178,7 +178,7 @@ type copier func(ctx context.Context, uid string) (dir string, needs node.Files,
 // send puts a copy of a sandbox into the bucket. It waits for a copy that is under way, which
 // may be of a moment before: it never takes that for its own.
 func (d *Depot) send(ctx context.Context, uid string, from copier) error {
-	turn, release, err := d.turns.Take(ctx, uid)
+	turn, release, err := d.locks.Take(ctx, uid)
 	if err != nil {
 		return err
 	}
@@ -229,7 +229,7 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 
 // Revive implements [fleet.Mover].
 func (d *Depot) Revive(ctx context.Context, o fleet.Order, used time.Time) (time.Time, error) {
-	turn, release, err := d.turns.Take(ctx, o.UID)
+	turn, release, err := d.locks.Take(ctx, o.UID)
 	if err != nil {
 		return time.Time{}, err
 	}
