@@ -66,6 +66,10 @@ var effects = map[string]string{
 	"internal/image/TestImagesOfAWorkspace": "ImageRequest.name ImageRequest.image ImageRequest.resourceType",
 	"internal/image/TestImageCredentials":   "ShareRequest.targetWorkspace ?direction",
 
+	// Nodes.
+	"internal/roster/TestMove":  "MoveRequest.node",
+	"internal/roster/TestToken": "NodeTokenRequest.ttl",
+
 	// Previews, domains, schedules.
 	"internal/preview/TestPreviewsAreMadeAndChanged":      "PreviewMetadataRequest.name PreviewSpecRequest.port PreviewSpecRequest.prefixUrl",
 	"internal/preview/TestPreviewsOfPorts":                "Port.protocol Port.target",

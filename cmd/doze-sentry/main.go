@@ -10,17 +10,21 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 
 	"gvisor.dev/gvisor/runsc/cli/maincli"
 	"gvisor.dev/gvisor/runsc/version"
 
+	"github.com/dozehq/doze/internal/lease"
 	"github.com/dozehq/doze/internal/machine/gvisor/launcher"
 	_ "github.com/dozehq/doze/internal/machine/gvisor/launcher/early" // before gVisor
 	"github.com/dozehq/doze/internal/machine/gvisor/launcher/filters"
 	"github.com/dozehq/doze/internal/machine/gvisor/launcher/tune"
+	"github.com/dozehq/doze/internal/machine/hostproc"
 )
 
 func init() { //nolint:gochecknoinits // only here is it certain that we are on the main thread
@@ -101,5 +105,11 @@ func launch(args []string) error {
 	if err != nil {
 		return err
 	}
+	// A node that was stopped cannot stop its sandboxes.
+	var guard sync.WaitGroup
+	guard.Go(func() {
+		lease.Guard(ctx, lease.FileOf(filepath.Dir(o.Run)), func(ctx context.Context) error { return hostproc.Freeze(ctx, o.Cgroup, true) })
+	})
+	defer guard.Wait()
 	return l.Serve(ctx, *socket)
 }

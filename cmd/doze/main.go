@@ -111,7 +111,7 @@ func (a *app) root() *cobra.Command {
 	}
 	others := []*cobra.Command{
 		a.login(), a.logout(), a.whoami(), a.workspace(), a.sandbox(), a.snapshot(), a.fork(), a.volume(), a.drive(), a.network(), a.vpc(), a.gateway(), a.ip(),
-		a.preview(), a.domain(), a.image(), a.build(), a.schedule(), a.secret(), a.key(), a.user(), a.quota(), a.audit(), a.version(),
+		a.preview(), a.domain(), a.image(), a.build(), a.schedule(), a.secret(), a.key(), a.user(), a.node(), a.quota(), a.audit(), a.version(),
 	}
 	for _, cmd := range others {
 		cmd.GroupID = otherGroup

@@ -23,7 +23,7 @@ func serveControl(ctx context.Context, args []string) (err error) {
 	}
 	defer r.release()
 	m := r.meters
-	p, err := plane.Open(ctx, r.settings, m.quotas)
+	p, err := plane.OpenWhenFree(ctx, r.settings, m.quotas)
 	if err != nil {
 		return err
 	}
@@ -50,9 +50,9 @@ func serveControl(ctx context.Context, args []string) (err error) {
 		fmt.Println("The admin key is in", instance.KeyFile(r.settings.Data))
 	}
 	return daemon.Run(ctx,
-		daemon.Service{Name: "control", Run: p.Run},
+		daemon.Service{Name: "control", Run: p.Run}, daemon.Service{Name: "leases", Run: remote.Run},
 		daemon.Service{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.ClockStepped) }},
 		daemon.Service{Name: "history", Run: func(ctx context.Context) error { return p.History.Run(ctx, remote.Recorded(page.Families)) }},
-		serveFleet(r.identity, l, remote.Handler(page), remote.End),
+		serveFleet(r.identity.ServeStrangers, l, remote.Handler(page), remote.End),
 	)
 }

@@ -43,8 +43,12 @@ func serveEdge(ctx context.Context, args []string) (err error) {
 	defer release()
 	m := r.meters
 	var f *front.Front
+	controls, err := r.identity.TransportTo(mtls.Control, s.Controls())
+	if err != nil {
+		return err
+	}
 	know, err := replica.New(replica.Options{
-		Control: s.Control, Controls: r.identity.Transport(mtls.Control), Nodes: r.identity.Transport(mtls.Node),
+		Control: s.Controls()[0], Controls: controls, Nodes: r.identity.Transport(mtls.Node),
 		Edge: rand.Text(), Quotas: m.quotas,
 		Metrics: func(others []byte) ([]byte, error) {
 			own, err := m.metrics.Text(metric.Now{Front: f.Metrics()})

@@ -33,7 +33,7 @@ func init() { //nolint:gochecknoinits // the table refers to functions that prin
 		{Name: "control", Args: "--data DIR --control-listen ADDR …", Text: "serve the control API and its records, for dozed node and dozed edge", Run: serveControl},
 		{Name: "node", Args: "--data DIR --control URL …", Text: "run sandboxes for dozed control", Run: serveNode},
 		{Name: "edge", Args: "--data DIR --control URL --listen ADDR …", Text: "accept requests: to sandboxes on dozed node, and to the API of dozed control", Run: serveEdge},
-		{Name: "certificates", Args: "[--data DIR] [--fleet-keys DIR]", Text: "create the certificates for mutual TLS between the roles", Run: certificates},
+		{Name: "certificates", Args: "[--data DIR] [--fleet-keys DIR]", Text: "create the certificates for mutual TLS between the roles", Run: on("certificates", &instance.Certificates{Out: os.Stdout})},
 		{Name: "destroy", Args: "[--data DIR] [--all] [--yes]", Text: "stop all sandboxes of a data directory and clean up this host. Records and checkpoints stay, unless you pass --all", Run: on("destroy", &instance.Destruction{In: os.Stdin, Out: os.Stdout})},
 		{Name: "backup", Args: "--data DIR --to FILE|- [--passphrase-file FILE]", Text: "save records, keys, images, volumes and sandboxes, also those that are awake, while dozed all runs", Run: on("backup", &backup.Backup{Version: version, Out: os.Stdout, Err: os.Stderr})},
 		{Name: "restore", Args: "--data DIR --from FILE|- [--passphrase-file FILE]", Text: "make an empty data directory that of a backup", Run: on("restore", &backup.Restore{In: os.Stdin, Err: os.Stderr})},

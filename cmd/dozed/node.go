@@ -46,7 +46,14 @@ func serveNode(ctx context.Context, args []string) (err error) {
 	if err := instance.Announce(s.Data, instance.Instance{Address: s.LocalURL(s.Listen), Run: s.Run, Cgroup: s.Cgroup}); err != nil {
 		return err
 	}
-	control := host.NewRemote(s.Control, r.identity.Transport(mtls.Control))
+	controls, err := r.identity.TransportTo(mtls.Control, s.Controls())
+	if err != nil {
+		return err
+	}
+	control := host.NewRemote(s.Controls()[0], controls, id, s.Host())
+	if err := control.Resume(ctx); err != nil {
+		return err
+	}
 	h, err := openNode(ctx, s, r.meters, control.Upstream())
 	if err != nil {
 		return err
@@ -56,6 +63,6 @@ func serveNode(ctx context.Context, args []string) (err error) {
 	info.ID, info.Incarnation, info.URL, info.Version = id, rand.Text(), s.Node, version
 	fmt.Println("The node", id, "is ready at", s.Node)
 	services := append([]daemon.Service{{Name: "traces", Run: r.meters.traces.Run}}, h.Services()...)
-	services = append(services, serveFleet(r.identity, l, h.Handler(r.meters.traces.Drops)))
+	services = append(services, serveFleet(r.identity.Serve, l, h.Handler(r.meters.traces.Drops)))
 	return daemon.Run(ctx, append(services, control.Services(h, info)...)...)
 }

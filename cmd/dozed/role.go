@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 
 	"github.com/dozehq/doze/internal/daemon"
 	"github.com/dozehq/doze/internal/fleet/mtls"
@@ -30,10 +29,12 @@ func startRole(ctx context.Context, name mtls.Role, args []string) (r role, err 
 	if r.meters, err = openMeters(ctx, r.settings); err != nil {
 		return r, err
 	}
-	if r.identity, err = mtls.Open(r.settings.FleetKeys, name); err != nil {
+	if r.release, err = instance.LockRole(string(name), r.settings.Data, r.settings.Run); err != nil {
 		return r, err
 	}
-	r.release, err = instance.LockRole(string(name), r.settings.Data, r.settings.Run)
+	if r.identity, err = instance.Identify(ctx, name, r.settings); err != nil {
+		r.release()
+	}
 	return r, err
 }
 
@@ -46,20 +47,7 @@ func listenFleet(ctx context.Context, address, flag string) (net.Listener, error
 	return l, nil
 }
 
-// serveFleet serves the other roles.
-func serveFleet(id *mtls.Identity, l net.Listener, h http.Handler, ending ...func()) daemon.Service {
-	return daemon.Service{Name: "fleet", Run: func(ctx context.Context) error { return id.Serve(ctx, l, h, ending...) }}
-}
-
-// certificates makes the certificates by which the roles know each other.
-func certificates(_ context.Context, args []string) error {
-	s, err := loadAll("certificates", args)
-	if err != nil {
-		return err
-	}
-	files, err := mtls.Make(s.FleetKeys)
-	if err == nil {
-		files.Print(os.Stdout)
-	}
-	return err
+// serveFleet serves the other roles with serve, which is a method of an identity.
+func serveFleet(serve func(context.Context, net.Listener, http.Handler, ...func()) error, l net.Listener, h http.Handler, ending ...func()) daemon.Service {
+	return daemon.Service{Name: "fleet", Run: func(ctx context.Context) error { return serve(ctx, l, h, ending...) }}
 }

@@ -104,6 +104,7 @@ func groupOf(name, about string, begin ...string) group {
 var groups = []group{
 	groupOf("Platform", "what this platform is and has, and how it is",
 		"/health", "/openapi.json", "/configuration", "/locations", "/publicIps", "/features", "/platform/history", "/platform/doctor"),
+	groupOf("Nodes", "the hosts of the sandboxes, for operators", "/platform/nodes", "/sandboxes/{name}/move"),
 	groupOf("Sandboxes", "create, change, end, sleep and wake them", "/sandboxes"),
 	groupOf("Archives", "the files of a sandbox, without its machine", "/sandboxes/{name}/archive", "/sandboxes/{name}/unarchive"),
 	groupOf("Logs and usage", "what happens in sandboxes, and what they take",

@@ -116,12 +116,12 @@ func warning(node *fleet.NodeInfo, was, now *doze.Network) string {
 
 // setNetwork has the recorded network of a sandbox obeyed. A machine that the
 // node does not have gets it when it is made.
-func (s *Server) setNetwork(ctx context.Context, sb store.Sandbox) error {
+func (s *Server) setNetwork(ctx context.Context, to fleet.Node, sb store.Sandbox) error {
 	n, err := s.networkOf(ctx, sb)
 	if err != nil {
 		return err
 	}
-	err = s.Node.SetNetwork(ctx, sb.Machine, n)
+	err = to.SetNetwork(ctx, sb.Machine, n)
 	if doze.Public(err).Kind == doze.NotFound {
 		return nil
 	}

@@ -154,12 +154,11 @@ func (s *Server) Load(ctx context.Context) error {
 }
 
 // Adopt takes over the node from a process that ended at any moment. Call it once,
-// after Load and before calls that change something: it tells the node what it
-// should run, and ends the first starts and snapshots that were under way. What is
-// left on the node, what was to be disabled, and what was to get a fresh machine,
+// after Load and [Link.TellNode], and before calls that change something: it ends the
+// first starts and snapshots that were under way. What is left on the node, what was to be disabled, and what was to get a fresh machine,
 // Run completes.
 func (s *Server) Adopt(ctx context.Context) error {
-	err := errors.Join(s.tellNode(ctx), s.recoverSnapshots(ctx), s.recoverVolumes(ctx))
+	err := errors.Join(s.recoverSnapshots(ctx), s.recoverVolumes(ctx))
 	for _, sb := range s.cut.failed {
 		if _, ok := s.glance(ctx, sb)[sb.Machine]; ok {
 			up := upstreamOf(sb)
@@ -184,20 +183,23 @@ func (s *Server) Adopt(ctx context.Context) error {
 
 // tellNode tells a node what its process before knew: limits, grace periods and
 // networks. The limits come first, before anything wakes.
-func (s *Server) tellNode(ctx context.Context) error {
+func (s *Server) tellNode(ctx context.Context, n fleet.Node, has func(machine string) bool) error {
 	limits, err := s.Store.Limits(ctx)
 	if err != nil {
 		return err
 	}
-	err = s.Node.SetLimits(ctx, "", s.Quotas.Defaults)
+	err = n.SetLimits(ctx, "", s.Quotas.Defaults)
 	for workspace, own := range limits {
-		err = errors.Join(err, s.Node.SetLimits(ctx, workspace, own))
+		err = errors.Join(err, n.SetLimits(ctx, workspace, own))
 	}
 	if err != nil {
 		return err
 	}
 	return s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
-		err := errors.Join(s.Node.SetGrace(ctx, sb.Machine, grace(sb)), s.setNetwork(ctx, sb))
+		if !has(sb.Machine) {
+			return nil
+		}
+		err := errors.Join(n.SetGrace(ctx, sb.Machine, grace(sb)), s.setNetwork(ctx, n, sb))
 		if errors.Is(err, fleet.ErrUnreachable) {
 			return err // nor would it hear of the others
 		}

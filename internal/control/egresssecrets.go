@@ -44,7 +44,7 @@ func (s *Server) sealRouting(sb *doze.Sandbox) error {
 func (s *Server) sealer() (*seal.Sealer, error) {
 	key := s.node.Load().SealKey
 	if len(key) == 0 {
-		return nil, errNoNode
+		return nil, fleet.ErrNoNode
 	}
 	return seal.NewSealer(key)
 }

@@ -13,7 +13,7 @@ func TestFakeIsANode(t *testing.T) {
 	t.Parallel()
 	fleettest.Run(t, fleettest.Host{Image: "base", Private: "example.com/private:1", Node: func(*testing.T) fleet.Node {
 		n := planetest.NewNode()
-		n.Report = func(fleet.Report) {}
+		n.Report, n.Shelf = func(fleet.Report) {}, planetest.NewShelf()
 		return n
 	}})
 }

@@ -214,7 +214,8 @@ func (s *Server) deleteSnapshot(ctx context.Context, r *http.Request) (none http
 // for itself that was cut short, and files of no record, are removed.
 func (s *Server) recoverSnapshots(ctx context.Context) error {
 	files, err := s.Node.Snapshots(ctx)
-	if err != nil {
+	away := errors.Is(err, fleet.ErrUnreachable) // what is not in files may be there
+	if err != nil && !away {
 		return err
 	}
 	all, err := s.Store.AllSnapshots(ctx)
@@ -230,6 +231,7 @@ func (s *Server) recoverSnapshots(ctx context.Context) error {
 			err = s.discard(ctx, n.ID)
 		case n.Status == doze.SnapshotPending && there:
 			_, err = s.Store.FinishSnapshot(ctx, n.ID, bytes)
+		case away && !there:
 		case n.Status == doze.SnapshotPending:
 			err = s.Store.FailSnapshot(ctx, n.ID, "the platform stopped while it was being made: take another one")
 		case n.Status == doze.SnapshotReady && !there:

@@ -41,5 +41,5 @@ func (s *Server) Reroute(ctx context.Context, found store.Sandbox) error {
 		return err
 	}
 	defer release()
-	return unlessDeleted(life, s.setNetwork(life, sb))
+	return unlessDeleted(life, s.setNetwork(life, s.Node, sb))
 }

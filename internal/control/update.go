@@ -75,7 +75,7 @@ func become(ctx context.Context, s *Server, sb, want store.Sandbox) (store.Sandb
 	}
 	changed, err := s.Store.Sandbox(ctx, sb.UID)
 	if err == nil {
-		err = errors.Join(s.Node.SetGrace(ctx, changed.Machine, grace(changed)), s.setNetwork(ctx, changed))
+		err = errors.Join(s.Node.SetGrace(ctx, changed.Machine, grace(changed)), s.setNetwork(ctx, s.Node, changed))
 	}
 	return changed, err
 }

@@ -227,8 +227,8 @@ func (s *Server) recoverVolumes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	there, err := s.Node.Volumes(ctx)
-	if err != nil {
+	there, err := s.Node.Volumes(ctx) // those of a node that is away are dropped after another start
+	if err != nil && !errors.Is(err, fleet.ErrUnreachable) {
 		return err
 	}
 	for _, id := range there {

@@ -88,6 +88,9 @@ func Parse(text string) (endpoint *url.URL, bucket string, err error) {
 	return u, bucket, nil
 }
 
+// Client is what reaches the bucket, and its name there.
+func (b *Bucket) Client() (c *minio.Client, name string) { return b.client, b.name }
+
 // URL is <endpoint>/<bucket>.
 func (b *Bucket) URL() string { return b.url }
 

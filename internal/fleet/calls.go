@@ -27,10 +27,12 @@ type arguments struct {
 	Size      doze.Megabytes `json:",omitempty"`
 	Grace     time.Duration  `json:",omitempty"`
 	Since     time.Time      `json:",omitzero"`
+	Used      time.Time      `json:",omitzero"`
 	Query     LogQuery       `json:",omitzero"`
 	Ended     []EndedLog     `json:",omitempty"`
 
 	Node    NodeInfo          `json:",omitzero"`
+	Renewal Renewal           `json:",omitzero"`
 	Reports []Report          `json:",omitempty"`
 	Bytes   map[string]uint64 `json:",omitempty"` // by workspace
 }
@@ -125,6 +127,12 @@ var calls = map[string]func(ctx context.Context, n Node, in *arguments) (any, er
 	"Wake": func(ctx context.Context, n Node, in *arguments) (any, error) { return nothing{}, n.Wake(ctx, in.UID) },
 	"Consult": func(ctx context.Context, n Node, in *arguments) (any, error) {
 		return nothing{}, n.Consult(ctx, in.UID)
+	},
+	"Depart": func(ctx context.Context, n Node, in *arguments) (any, error) { return nothing{}, n.Depart(ctx, in.UID) },
+	"Return": func(ctx context.Context, n Node, in *arguments) (any, error) { return nothing{}, n.Return(ctx, in.UID) },
+	"Leave":  func(ctx context.Context, n Node, in *arguments) (any, error) { return nothing{}, n.Leave(ctx, in.UID) },
+	"Revive": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return n.Revive(ctx, in.Order, in.Used)
 	},
 	"Retire": func(ctx context.Context, n Node, in *arguments) (any, error) { return n.Retire(ctx, in.UID, in.Since) },
 	"Reinstate": func(ctx context.Context, n Node, in *arguments) (any, error) {

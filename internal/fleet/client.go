@@ -369,6 +369,26 @@ func (c *Client) Consult(ctx context.Context, uid string) error {
 	return c.do(ctx, "Consult", arguments{UID: uid}, nil)
 }
 
+// Depart implements [Mover].
+func (c *Client) Depart(ctx context.Context, uid string) error {
+	return c.do(ctx, "Depart", arguments{UID: uid}, nil)
+}
+
+// Return implements [Mover].
+func (c *Client) Return(ctx context.Context, uid string) error {
+	return c.do(ctx, "Return", arguments{UID: uid}, nil)
+}
+
+// Leave implements [Mover].
+func (c *Client) Leave(ctx context.Context, uid string) error {
+	return c.do(ctx, "Leave", arguments{UID: uid}, nil)
+}
+
+// Revive implements [Mover].
+func (c *Client) Revive(ctx context.Context, o Order, used time.Time) (time.Time, error) {
+	return ask[time.Time](ctx, c, "Revive", arguments{Order: o, Used: used})
+}
+
 // Retire implements [Node].
 func (c *Client) Retire(ctx context.Context, uid string, since time.Time) (bool, error) {
 	return ask[bool](ctx, c, "Retire", arguments{UID: uid, Since: since})

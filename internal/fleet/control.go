@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/dozehq/doze"
 )
@@ -19,22 +20,68 @@ type NodeInfo struct {
 	Unmetered   bool           // sandboxes may send past what counts
 	BuildDisk   doze.Megabytes // room for the files of a builder; 0: not known
 	SealKey     []byte         // the public key that secrets of routing rules are sealed for
+	Driver      string         // as machine.Traits names it
+	// Machines are those of its sandboxes, by id. Others may have some of them since.
+	Machines []string
+	Leased   bool // as in Renewal
+}
+
+// Lease says for how long a node may run its sandboxes.
+type Lease struct {
+	Epoch uint64
+	// TTL is counted from before the node asked. 0 is for ever: nobody else may have what
+	// the node has.
+	TTL time.Duration
+	// Gone are machines that other nodes have, of those that the node named. It ends its
+	// own copies before anything of its runs.
+	Gone []string
+}
+
+// Renewal is what a node says to keep its lease.
+type Renewal struct {
+	Node, Incarnation string
+	Epoch             uint64
+	// Seq grows with each renewal of a process: control drops one that comes late.
+	Seq uint64
+	// Leased says that the node knows of a lease which ends. Others may have what it has only
+	// after that.
+	Leased bool
+	Load   Load
 }
 
 // Control is what a node asks of control. Every call may be repeated.
 type Control interface {
 	// Join says that a process of a node serves. When it returns, control has told the
-	// node what the node forgot: limits, networks, grace periods. A second node is a
-	// Conflict.
-	Join(ctx context.Context, n NodeInfo) error
-	// Record records reports, in their order. When it returns, they outlast a crash.
-	Record(ctx context.Context, reports []Report) error
+	// node what the node forgot: limits, networks, grace periods. A node that opens other
+	// secrets than those before it is a Conflict.
+	Join(ctx context.Context, n NodeInfo) (Lease, error)
+	// Reclaim grants a lease to a node whose lease ended while no process of it ran. Nobody
+	// can call the node yet: it has to know first what it still has. A node that control does
+	// not know has nothing that others could have.
+	Reclaim(ctx context.Context, node string, machines []string) (Lease, error)
+	// Renew extends a lease. Before Join, and after others were allowed to have what the node
+	// has, it is ErrNotJoined.
+	Renew(ctx context.Context, r Renewal) (Lease, error)
+	// Record records reports of a node, in their order. When it returns, they outlast a
+	// crash. What a node says of machines of other nodes is dropped.
+	Record(ctx context.Context, node string, reports []Report) error
+	// Claim says with which key a node encrypts what the bucket has of a machine of its, and
+	// since which epoch it has the machine. One that another node has is a Conflict.
+	Claim(ctx context.Context, node, machine string) (Claim, error)
+	// FileKey is the key of a file that many machines share, by its name in the bucket.
+	FileKey(ctx context.Context, node, name string) ([]byte, error)
 	// ImageRefs returns the references of the images that records name.
 	ImageRefs(ctx context.Context) ([]string, error)
-	// Traffic says what sandboxes of each workspace have sent and received since the
-	// process of the node began, in bytes. It returns why those that have used up their
+	// Traffic says what sandboxes of each workspace on a node have sent and received since
+	// the process of the node began, in bytes. It returns why those that have used up their
 	// quota may send nothing more today. Before Join, it is ErrNotJoined.
-	Traffic(ctx context.Context, incarnation string, bytes map[string]uint64) (barred map[string]string, err error)
+	Traffic(ctx context.Context, node, incarnation string, bytes map[string]uint64) (barred map[string]string, err error)
+}
+
+// Claim is the right of a node to a machine.
+type Claim struct {
+	Epoch uint64 // grows with each node that gets the machine
+	Key   []byte // of what the bucket has of it
 }
 
 // nameNotJoined is the name of ErrNotJoined on the way.
@@ -53,26 +100,54 @@ func isNotJoined(err error) bool {
 // does: one row for each method of [Control].
 var controlCalls = map[string]func(ctx context.Context, c Control, in *arguments) (any, error){
 	"Join": func(ctx context.Context, c Control, in *arguments) (any, error) {
-		return nothing{}, c.Join(ctx, in.Node)
+		return c.Join(ctx, in.Node)
 	},
+	"Reclaim": func(ctx context.Context, c Control, in *arguments) (any, error) {
+		return c.Reclaim(ctx, in.From, in.UIDs)
+	},
+	"Renew": func(ctx context.Context, c Control, in *arguments) (any, error) { return c.Renew(ctx, in.Renewal) },
 	"Record": func(ctx context.Context, c Control, in *arguments) (any, error) {
-		return nothing{}, c.Record(ctx, in.Reports)
+		return nothing{}, c.Record(ctx, in.From, in.Reports)
+	},
+	"Claim": func(ctx context.Context, c Control, in *arguments) (any, error) { return c.Claim(ctx, in.From, in.UID) },
+	"FileKey": func(ctx context.Context, c Control, in *arguments) (any, error) {
+		return c.FileKey(ctx, in.From, in.ID)
 	},
 	"ImageRefs": func(ctx context.Context, c Control, _ *arguments) (any, error) { return c.ImageRefs(ctx) },
 	"Traffic": func(ctx context.Context, c Control, in *arguments) (any, error) {
-		return c.Traffic(ctx, in.ID, in.Bytes)
+		return c.Traffic(ctx, in.From, in.ID, in.Bytes)
 	},
 }
 
 // A ControlServer answers the calls of a [ControlClient] by asking a [Control].
-type ControlServer struct{ control Control }
+type ControlServer struct {
+	control Control
+	peer    func(*http.Request) string
+}
 
-// NewControlServer returns a server for control.
-func NewControlServer(c Control) *ControlServer { return &ControlServer{c} }
+// NewControlServer returns a server for control. peer returns the id of the node that sent a
+// request, as its certificate says it. It is empty for a certificate without an id.
+func NewControlServer(c Control, peer func(*http.Request) string) *ControlServer {
+	return &ControlServer{c, peer}
+}
 
 // Register adds the routes of the server.
 func (s *ControlServer) Register(mux *http.ServeMux) {
-	mux.HandleFunc("POST "+Prefix+"{call}", func(w http.ResponseWriter, r *http.Request) { serveCall(w, r, controlCalls, s.control) })
+	mux.HandleFunc("POST "+Prefix+"{call}", func(w http.ResponseWriter, r *http.Request) {
+		peer := s.peer(r)
+		serveCall(w, r, controlCalls, s.control, func(in *arguments) error { return in.speaksFor(peer) })
+	})
+}
+
+// speaksFor is an error unless each node that the arguments name is the peer. A peer
+// without an id may be any node.
+func (in *arguments) speaksFor(peer string) error {
+	for _, id := range []string{in.Node.ID, in.From, in.Renewal.Node} {
+		if peer != "" && id != "" && id != peer {
+			return doze.Errorf(doze.Forbidden, "the certificate is that of the node %s: it cannot speak for the node %.80q", peer, id)
+		}
+	}
+	return nil
 }
 
 // A ControlClient is the [Control] of another process.
@@ -86,13 +161,33 @@ func NewControlClient(base string, transport http.RoundTripper) *ControlClient {
 }
 
 // Join implements [Control].
-func (c *ControlClient) Join(ctx context.Context, n NodeInfo) error {
-	return c.client.do(ctx, "Join", arguments{Node: n}, nil)
+func (c *ControlClient) Join(ctx context.Context, n NodeInfo) (Lease, error) {
+	return ask[Lease](ctx, c.client, "Join", arguments{Node: n})
+}
+
+// Reclaim implements [Control].
+func (c *ControlClient) Reclaim(ctx context.Context, node string, machines []string) (Lease, error) {
+	return ask[Lease](ctx, c.client, "Reclaim", arguments{From: node, UIDs: machines})
+}
+
+// Renew implements [Control].
+func (c *ControlClient) Renew(ctx context.Context, r Renewal) (Lease, error) {
+	return ask[Lease](ctx, c.client, "Renew", arguments{Renewal: r})
 }
 
 // Record implements [Control].
-func (c *ControlClient) Record(ctx context.Context, reports []Report) error {
-	return c.client.do(ctx, "Record", arguments{Reports: reports}, nil)
+func (c *ControlClient) Record(ctx context.Context, node string, reports []Report) error {
+	return c.client.do(ctx, "Record", arguments{From: node, Reports: reports}, nil)
+}
+
+// Claim implements [Control].
+func (c *ControlClient) Claim(ctx context.Context, node, machine string) (Claim, error) {
+	return ask[Claim](ctx, c.client, "Claim", arguments{From: node, UID: machine})
+}
+
+// FileKey implements [Control].
+func (c *ControlClient) FileKey(ctx context.Context, node, name string) ([]byte, error) {
+	return ask[[]byte](ctx, c.client, "FileKey", arguments{From: node, ID: name})
 }
 
 // ImageRefs implements [Control].
@@ -101,6 +196,6 @@ func (c *ControlClient) ImageRefs(ctx context.Context) ([]string, error) {
 }
 
 // Traffic implements [Control].
-func (c *ControlClient) Traffic(ctx context.Context, incarnation string, bytes map[string]uint64) (map[string]string, error) {
-	return ask[map[string]string](ctx, c.client, "Traffic", arguments{ID: incarnation, Bytes: bytes})
+func (c *ControlClient) Traffic(ctx context.Context, node, incarnation string, bytes map[string]uint64) (map[string]string, error) {
+	return ask[map[string]string](ctx, c.client, "Traffic", arguments{From: node, ID: incarnation, Bytes: bytes})
 }

@@ -43,6 +43,7 @@ const (
 	TopicVerifier   = "verifier"   // of tokens, by issuer
 	TopicLimits     = "limits"     // by workspace
 	TopicNodes      = "nodes"      // where one is, by its id
+	TopicPlaces     = "places"     // which node has a machine; see Atlas
 )
 
 // A Fact is what a feed says of one thing.

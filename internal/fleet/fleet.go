@@ -11,6 +11,7 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"time"
@@ -120,6 +121,17 @@ type Report struct {
 // ErrStopping is the end of an order because its node stops. What was begun goes
 // on when the order is repeated after the next start.
 var ErrStopping = doze.Errorf(doze.Unavailable, "the node is shutting down")
+
+// ErrNoNode is for what nobody can do before a node has joined.
+var ErrNoNode error = doze.Errorf(doze.Unavailable, "no node has joined since the control role started: start the node role, or try again in a moment")
+
+// ErrFull is in the error of an order that a node refuses because its memory is reserved
+// for others. Another node may have room.
+var ErrFull = errors.New("the memory of the node is reserved for others")
+
+// ErrMoved is in the error about a sandbox that is not on the node: it was never there, or
+// another node has it now.
+var ErrMoved = errors.New("the sandbox is not on this node")
 
 // Node is what control asks of a process that runs sandboxes. Every call may
 // be repeated: a second one finds the work done.
@@ -251,11 +263,34 @@ type Node interface {
 	// Consult brings what Statuses says of the use of a sandbox up to date: one that
 	// is awake is asked for its keepAlive processes. None is woken.
 	Consult(ctx context.Context, uid string) error
+	Mover
+
 	// Retire lets no request into a sandbox any more that is not in use, and was
 	// not since a moment, and reports whether. It does not wait, and does as
 	// asked for one that is not there. Reinstate takes it back.
 	Retire(ctx context.Context, uid string, since time.Time) (bool, error)
 	Reinstate(ctx context.Context, uid string) error
+}
+
+// Mover is what control asks of a node about sandboxes that go to another node, or come
+// from one: a part of [Node].
+type Mover interface {
+	// Depart has requests to a sandbox wait, and puts it to sleep when nobody is in the middle
+	// of one. When it returns, the bucket has the sandbox as it is, and it does not wake. Leave
+	// or Return ends that. An error changes nothing. A platform without a bucket is
+	// Unsupported; a sandbox that cannot be copied is a Conflict.
+	Depart(ctx context.Context, uid string) error
+	// Return takes back what Depart did. One that is not there is no error.
+	Return(ctx context.Context, uid string) error
+	// Leave removes a sandbox that another node has. Requests that waited have ErrMoved in their errors.
+	// One that is not there is no error.
+	Leave(ctx context.Context, uid string) error
+	// Revive begins a sandbox that another node had, with memory and processes. It begins
+	// from what the bucket has of it, and Revive returns when that was made. used is when the
+	// sandbox was used last, as far as that is known. What it did after the copy is lost, and
+	// its owner hears of that. One that is here is
+	// no error. One of which the bucket has nothing is NotFound.
+	Revive(ctx context.Context, o Order, used time.Time) (made time.Time, err error)
 }
 
 // Awake is what of a workspace is awake, and what memory that reserves.

@@ -132,6 +132,20 @@ func (q *LogQuery) Join(p LogPage, lines []LogLine) LogPage {
 	return q.Page(slices.Concat(p.Lines, lines), end)
 }
 
+// Merge makes one page of those that several nodes answered. Beyond the end of a page that
+// has more, nobody knows what its node has: the page ends there.
+func (q *LogQuery) Merge(pages []LogPage) LogPage {
+	var lines []LogLine
+	var end *LogPosition
+	for _, p := range pages {
+		lines = append(lines, p.Lines...)
+		if p.More && (end == nil || q.compare(p.Next, *end) < 0) {
+			end = &p.Next
+		}
+	}
+	return q.Page(lines, end)
+}
+
 // EndedLog is the log of a sandbox whose record is about to be deleted.
 type EndedLog struct {
 	Machine, Workspace, Name string

@@ -63,16 +63,22 @@ func (s *Server) RegisterTunnels(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+tunnelPath, s.serveTunnel)
 }
 
-func (s *Server) serve(w http.ResponseWriter, r *http.Request) { serveCall(w, r, calls, s.node) }
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	serveCall(w, r, calls, s.node, func(*arguments) error { return nil })
+}
 
-// serveCall does what a row of a table says, and answers.
-func serveCall[Role any](w http.ResponseWriter, r *http.Request, table map[string]func(context.Context, Role, *arguments) (any, error), role Role) {
+// serveCall does what a row of a table says, and answers. may is an error if the peer may
+// not say that.
+func serveCall[Role any](w http.ResponseWriter, r *http.Request, table map[string]func(context.Context, Role, *arguments) (any, error), role Role, may func(*arguments) error) {
 	do := table[r.PathValue("call")]
 	if do == nil {
 		Answer(w, nil, doze.Errorf(doze.Unsupported, "this role does not know the call %.40q: it is of another version", r.PathValue("call")))
 		return
 	}
 	in, err := decode(w, r)
+	if err == nil {
+		err = may(&in)
+	}
 	if err != nil {
 		Answer(w, nil, err)
 		return
@@ -113,12 +119,14 @@ type failure struct {
 	Message  string
 	Fields   map[string]any `json:",omitempty"`
 	Stopping bool           `json:",omitempty"` // it is ErrStopping
+	Full     bool           `json:",omitempty"` // it has ErrFull in it
+	Moved    bool           `json:",omitempty"` // it has ErrMoved in it
 }
 
 // failureOf is what the caller is told of an error: the cause is in the log of this
 // process.
 func failureOf(e *doze.Error, err error) failure {
-	return failure{e.Kind.String(), e.Name, e.Message, e.Fields, errors.Is(err, ErrStopping)}
+	return failure{e.Kind.String(), e.Name, e.Message, e.Fields, errors.Is(err, ErrStopping), errors.Is(err, ErrFull), errors.Is(err, ErrMoved)}
 }
 
 // error is the error that a failure was made of, with a kind.
@@ -126,7 +134,14 @@ func (f *failure) error(kind doze.Kind) error {
 	if f.Stopping {
 		return ErrStopping
 	}
-	return &doze.Error{Kind: kind, Name: f.Name, Message: f.Message, Fields: f.Fields}
+	e := &doze.Error{Kind: kind, Name: f.Name, Message: f.Message, Fields: f.Fields}
+	switch {
+	case f.Full:
+		e.Err = ErrFull
+	case f.Moved:
+		e.Err = ErrMoved
+	}
+	return e
 }
 
 // Answer writes the result of a call. Of an error, the public part is told: the

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/lease"
 )
 
 // office is a [fleet.Control] that keeps what it is told. It can be away, and start
@@ -28,21 +30,54 @@ type office struct {
 	known    string            // guarded by mu; the incarnation that joined
 	recorded []uint64          // guarded by mu; Seq of each report
 	bytes    map[string]uint64 // guarded by mu
+	epoch    uint64            // guarded by mu
+	ttl      time.Duration     // guarded by mu
+	taken    map[string]bool   // guarded by mu; machines that others have
+	load     fleet.Load        // guarded by mu
 }
 
 var errAway = errors.New("it is away")
 
-func (o *office) Join(_ context.Context, n fleet.NodeInfo) error {
+func (o *office) Join(_ context.Context, n fleet.NodeInfo) (fleet.Lease, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.away {
-		return errAway
+		return fleet.Lease{}, errAway
 	}
 	o.joins, o.known = append(o.joins, n.Incarnation), n.Incarnation
-	return nil
+	var gone []string
+	for _, m := range n.Machines {
+		if o.taken[m] {
+			gone = append(gone, m)
+		}
+	}
+	return fleet.Lease{Epoch: o.epoch, TTL: o.ttl, Gone: gone}, nil
 }
 
-func (o *office) Record(_ context.Context, reports []fleet.Report) error {
+func (o *office) Reclaim(context.Context, string, []string) (fleet.Lease, error) {
+	return fleet.Lease{}, fleet.ErrNotJoined
+}
+
+func (o *office) Claim(context.Context, string, string) (fleet.Claim, error) {
+	return fleet.Claim{Epoch: 1, Key: []byte("key")}, nil
+}
+
+func (o *office) FileKey(context.Context, string, string) ([]byte, error) { return []byte("key"), nil }
+
+func (o *office) Renew(_ context.Context, r fleet.Renewal) (fleet.Lease, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.away:
+		return fleet.Lease{}, errAway
+	case o.known != r.Incarnation, o.epoch != r.Epoch:
+		return fleet.Lease{}, fleet.ErrNotJoined
+	}
+	o.load = r.Load
+	return fleet.Lease{Epoch: o.epoch, TTL: o.ttl}, nil
+}
+
+func (o *office) Record(_ context.Context, _ string, reports []fleet.Report) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.away {
@@ -56,7 +91,7 @@ func (o *office) Record(_ context.Context, reports []fleet.Report) error {
 
 func (o *office) ImageRefs(context.Context) ([]string, error) { return []string{"base"}, nil }
 
-func (o *office) Traffic(_ context.Context, incarnation string, bytes map[string]uint64) (map[string]string, error) {
+func (o *office) Traffic(_ context.Context, _, incarnation string, bytes map[string]uint64) (map[string]string, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
@@ -82,9 +117,10 @@ func TestSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &office{away: true}
 		var barred map[string]string
-		s := fleet.NewSession(o,
-			func() map[string]uint64 { return map[string]uint64{"w": 7} },
-			func(all map[string]string) { barred = all })
+		s := fleet.NewSession(o, side(fleet.Side{
+			Traffic: func() map[string]uint64 { return map[string]uint64{"w": 7} },
+			Barred:  func(all map[string]string) { barred = all },
+		}))
 		ctx, cancel := context.WithCancel(t.Context())
 		var run sync.WaitGroup
 		run.Go(func() { _ = s.Run(ctx, fleet.NodeInfo{ID: "n", Incarnation: "1"}) })
@@ -125,20 +161,101 @@ func TestSession(t *testing.T) {
 	})
 }
 
+// side is a side of a node that does nothing but what is given.
+func side(s fleet.Side) fleet.Side {
+	if s.Traffic == nil {
+		s.Traffic = func() map[string]uint64 { return nil }
+	}
+	if s.Barred == nil {
+		s.Barred = func(map[string]string) {}
+	}
+	if s.Lease == nil {
+		s.Lease = lease.NewHolder(lease.Actions{Fence: func(context.Context) {}, Unfence: func(context.Context) {}, Tell: func(time.Time) {}})
+	}
+	if s.Load == nil {
+		s.Load = func(context.Context) fleet.Load { return fleet.Load{} }
+	}
+	if s.Machines == nil {
+		s.Machines = func() []string { return nil }
+	}
+	if s.Lost == nil {
+		s.Lost = func(context.Context, []string) error { return nil }
+	}
+	return s
+}
+
+// TestSessionWithLease: what runs stops when control is away for too long, and goes on with
+// the next renewal. When others have some of it, that ends before anything goes on.
+func TestSessionWithLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := &office{epoch: 1, ttl: 30 * time.Second}
+		var runs, lost atomic.Int64
+		has := []string{"a", "b"}
+		runs.Store(1)
+		s := fleet.NewSession(o, side(fleet.Side{
+			Lease: lease.NewHolder(lease.Actions{
+				Fence: func(context.Context) { runs.Store(0) }, Unfence: func(context.Context) { runs.Store(1) }, Tell: func(time.Time) {},
+			}),
+			Load:     func(context.Context) fleet.Load { return fleet.Load{Sandboxes: 2} },
+			Machines: func() []string { return has },
+			Lost: func(_ context.Context, machines []string) error {
+				if runs.Load() == 1 {
+					t.Error("something runs that others have")
+				}
+				lost.Add(int64(len(machines)))
+				return nil
+			},
+		}))
+		ctx, cancel := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() { _ = s.Run(ctx, fleet.NodeInfo{ID: "n", Incarnation: "1"}) })
+		want := func(n int64, when string) {
+			t.Helper()
+			synctest.Wait()
+			if runs.Load() != n {
+				t.Errorf("%s, it runs: %d", when, runs.Load())
+			}
+		}
+		time.Sleep(time.Hour)
+		want(1, "while control answers")
+		if s.Epoch() != 1 || o.load.Sandboxes != 2 {
+			t.Errorf("the epoch is %d, the load %+v", s.Epoch(), o.load)
+		}
+		o.set(func() { o.away = true })
+		time.Sleep(18 * time.Second)
+		want(1, "while its lease is good")
+		time.Sleep(8 * time.Second)
+		want(0, "when its lease is over")
+		o.set(func() { o.away = false })
+		time.Sleep(6 * time.Second)
+		want(1, "when it is renewed")
+		o.set(func() { o.away = true })
+		time.Sleep(time.Minute)
+		o.set(func() { o.away, o.epoch, o.taken = false, 2, map[string]bool{"b": true} })
+		time.Sleep(8 * time.Second)
+		want(1, "when it joined in another epoch")
+		if lost.Load() != 1 || s.Epoch() != 2 {
+			t.Errorf("%d machines ended, and the epoch is %d", lost.Load(), s.Epoch())
+		}
+		cancel()
+		run.Wait()
+	})
+}
+
 // TestControlOverLoopback: a session works over the wire, where control forgets it.
 func TestControlOverLoopback(t *testing.T) {
 	t.Parallel()
 	o := &office{}
 	mux := http.NewServeMux()
-	fleet.NewControlServer(o).Register(mux)
+	fleet.NewControlServer(o, func(*http.Request) string { return "" }).Register(mux)
 	server := httptest.NewServer(mux)
 	defer server.Close()
 	c := fleet.NewControlClient(server.URL, nil)
 	if refs, err := c.ImageRefs(t.Context()); err != nil || !slices.Equal(refs, []string{"base"}) {
 		t.Errorf("%v, %v", refs, err)
 	}
-	s := fleet.NewSession(c,
-		func() map[string]uint64 { return nil }, func(map[string]string) {})
+	s := fleet.NewSession(c, side(fleet.Side{}))
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
 	run.Go(func() { _ = s.Run(ctx, fleet.NodeInfo{ID: "n", Incarnation: "1", SealKey: []byte{1, 2}}) })

@@ -164,11 +164,22 @@ func sendDown(w io.Writer, control *http.ResponseController, from io.Reader) err
 // Ports carries requests to ports of sandboxes on another host, each over a tunnel
 // of its own. It is safe for concurrent use.
 type Ports struct {
-	client    *Client
+	find      func(uid string) (node string, c *Client)
 	transport *http.Transport
+
+	// Moves says where sandboxes go; without it, none does. It is set before the first request.
+	Moves Moves
 
 	mu   sync.Mutex
 	ages map[string]time.Time // guarded by mu; by UID: when the state was made that nobody was told of
+}
+
+// Moves is what is known of sandboxes that go from one node to another.
+type Moves interface {
+	// Many reports whether there is more than one node.
+	Many() bool
+	// Await waits until a sandbox is not on a node any more, and reports whether that is so.
+	Await(ctx context.Context, uid, node string) bool
 }
 
 var _ Gate = (*Ports)(nil)
@@ -181,9 +192,10 @@ const (
 	agesMax = 10_000
 )
 
-// NewPorts returns the ports of the sandboxes of a node.
-func NewPorts(c *Client) *Ports {
-	p := &Ports{client: c, ages: map[string]time.Time{}}
+// NewPorts returns the ports of sandboxes. find returns the node that has one, and its
+// client.
+func NewPorts(find func(uid string) (node string, c *Client)) *Ports {
+	p := &Ports{find: find, ages: map[string]time.Time{}}
 	p.transport = &http.Transport{
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 			uid, port, err := net.SplitHostPort(address)
@@ -246,25 +258,59 @@ func (t remotePort) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// Dial opens a tunnel, as [Dialer] says. The connection has no deadlines.
+const (
+	// movedWait is how long a request waits for a sandbox that moves to another node.
+	movedWait = 30 * time.Second
+	// awayWait is how long a request waits for a sandbox whose node does not answer: others
+	// may get it in that time.
+	awayWait = 15 * time.Second
+	// againWait is how soon the same node is asked again.
+	againWait = time.Second
+)
+
+// Dial opens a tunnel, as [Dialer] says. The connection has no deadlines. While the
+// sandbox moves from one node to another, Dial waits for that.
 func (p *Ports) Dial(ctx context.Context, uid string, port uint16) (net.Conn, error) {
+	for began := time.Now(); ; {
+		node, client := p.find(uid)
+		c, err := p.dial(ctx, client, uid, port)
+		wait := awayWait
+		switch {
+		case err == nil, ctx.Err() != nil, p.Moves == nil, !p.Moves.Many():
+			return c, err
+		case errors.Is(err, ErrMoved):
+			wait = movedWait
+		case !errors.Is(err, ErrUnreachable):
+			return nil, err
+		}
+		if time.Since(began) > wait {
+			return nil, err
+		}
+		bounded, cancel := context.WithTimeout(ctx, againWait)
+		p.Moves.Await(bounded, uid, node) // or the node answers again
+		cancel()
+	}
+}
+
+// dial opens a tunnel to a node.
+func (p *Ports) dial(ctx context.Context, client *Client, uid string, port uint16) (net.Conn, error) {
 	// The tunnel outlives the context in which it is opened.
 	life, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	open := context.AfterFunc(ctx, func() { cut(context.Cause(ctx)) })
 	body, up := io.Pipe()
 	query := url.Values{"uid": {uid}, "port": {strconv.Itoa(int(port))}}
-	to, err := p.client.at(ctx, tunnelPath+"?"+query.Encode())
+	to, err := client.at(ctx, tunnelPath+"?"+query.Encode())
 	if err != nil {
 		cut(err)
 		return nil, unreachable(ctx, "tunnel", err)
 	}
-	r, err := http.NewRequestWithContext(life, http.MethodPost, to, body) //nolint:gosec // G704: the operator says where nodes are
+	r, err := http.NewRequestWithContext(life, http.MethodPost, to, body)
 	if err != nil {
 		cut(err)
 		return nil, err
 	}
 	announce(ctx, r)
-	resp, err := p.client.http.Do(r) //nolint:gosec // G704: as above
+	resp, err := client.http.Do(r)
 	if err == nil && resp.StatusCode != http.StatusOK {
 		raw, _ := io.ReadAll(io.LimitReader(resp.Body, callMax))
 		_ = resp.Body.Close()

@@ -105,7 +105,12 @@ func tunnels(t *testing.T, serve func(*net.TCPConn)) (*fleet.Ports, *sandboxes, 
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	return fleet.NewPorts(fleet.NewClient(server.URL, server.Client().Transport)), s, server
+	return portsOf(fleet.NewClient(server.URL, server.Client().Transport)), s, server
+}
+
+// portsOf are the ports of the sandboxes of one node.
+func portsOf(c *fleet.Client) *fleet.Ports {
+	return fleet.NewPorts(func(string) (string, *fleet.Client) { return "n", c })
 }
 
 // web serves HTTP/1.1 on one connection.
@@ -355,7 +360,7 @@ func FuzzTunnel(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 9, 'x'})
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		answer := http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(raw))}
-		c, err := fleet.NewPorts(fleet.NewClient("http://node", always{&answer})).Dial(t.Context(), "a", 80)
+		c, err := portsOf(fleet.NewClient("http://node", always{&answer})).Dial(t.Context(), "a", 80)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -370,3 +375,44 @@ func FuzzTunnel(f *testing.F) {
 type always struct{ resp *http.Response }
 
 func (a always) RoundTrip(*http.Request) (*http.Response, error) { return a.resp, nil }
+
+// moves is a [fleet.Moves] over an atlas.
+type moves struct{ *fleet.Atlas }
+
+func (moves) Many() bool { return true }
+
+// TestPortsFollow: a request to a sandbox that moves goes to its other node, once that is
+// known, and nothing of it was sent to the first one.
+func TestPortsFollow(t *testing.T) {
+	t.Parallel()
+	atlas := fleet.NewAtlas()
+	atlas.SetHome("first")
+	_, _, there := tunnels(t, web(func(w http.ResponseWriter, r *http.Request) {
+		raw, _ := io.ReadAll(r.Body)
+		_, _ = w.Write(raw)
+	}))
+	moved := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fleet.Answer(w, nil, doze.Wrap(fleet.ErrMoved, doze.Unavailable, "it has moved"))
+	}))
+	moved.EnableHTTP2 = true
+	moved.StartTLS()
+	defer moved.Close()
+	nodes := map[string]*fleet.Client{
+		"first": fleet.NewClient(moved.URL, moved.Client().Transport), "second": fleet.NewClient(there.URL, there.Client().Transport),
+	}
+	ports := fleet.NewPorts(func(uid string) (string, *fleet.Client) { at := atlas.Node(uid); return at, nodes[at] })
+	ports.Moves = moves{atlas}
+	time.AfterFunc(100*time.Millisecond, func() { atlas.Put("a", "second") })
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://any/", strings.NewReader("hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := ports.Transport("a", 80).RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if raw, err := io.ReadAll(resp.Body); err != nil || string(raw) != "hello" {
+		t.Errorf("it is %q: %v", raw, err)
+	}
+}

@@ -39,6 +39,7 @@ var facts = map[string]reflect.Type{
 	fleet.TopicVerifier:   nil, // keys in a format of their own: TestReplica (internal/access)
 	fleet.TopicLimits:     reflect.TypeFor[doze.Limits](),
 	fleet.TopicNodes:      reflect.TypeFor[string](),
+	fleet.TopicPlaces:     reflect.TypeFor[string](),
 }
 
 // over returns what a value is after a way through JSON. A network goes in another

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/builder"
+	"github.com/dozehq/doze/internal/depot"
 	"github.com/dozehq/doze/internal/disk"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/node"
@@ -89,6 +90,8 @@ func (b *Builds) own(all int64) builder.Size {
 type Node struct {
 	*node.Node
 	fleet.Builder
+
+	depot *depot.Depot // nil: there is no bucket
 }
 
 var _ fleet.Node = Node{}

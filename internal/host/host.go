@@ -19,6 +19,7 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/builder"
 	"github.com/dozehq/doze/internal/daemon"
+	"github.com/dozehq/doze/internal/depot"
 	"github.com/dozehq/doze/internal/disk"
 	"github.com/dozehq/doze/internal/drive"
 	"github.com/dozehq/doze/internal/egress"
@@ -26,6 +27,7 @@ import (
 	"github.com/dozehq/doze/internal/hostnet"
 	"github.com/dozehq/doze/internal/logbook"
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/fence"
 	"github.com/dozehq/doze/internal/metric"
 	"github.com/dozehq/doze/internal/node"
 	"github.com/dozehq/doze/internal/outproxy"
@@ -45,6 +47,9 @@ const (
 // EgressFile, in the data directory, opens the secrets of routing rules. It belongs
 // to the records.
 const EgressFile = "egress.key"
+
+// sandboxesDir, in the data directory, has the sandboxes.
+const sandboxesDir = "sandboxes"
 
 // LogsDir, in the data directory, has what sandboxes wrote.
 const LogsDir = "logs"
@@ -88,7 +93,14 @@ type Options struct {
 	DNS                       string        // host:port of the server behind Resolver; empty: those of this host
 
 	Drives drive.Options // an empty URL: there are no drives
-	Builds Builds
+	// Remote is the bucket of copies for other nodes, for sandboxes that have slept for
+	// RemoteAfter. The copy of a sandbox that does not sleep is made again after RemoteEvery; 0: there is none.
+	// RemoteBandwidth bounds what this host sends to it, in bytes in a second; 0: nothing does.
+	Remote          drive.Options // an empty URL: there are no copies
+	RemoteAfter     time.Duration
+	RemoteEvery     time.Duration
+	RemoteBandwidth int64
+	Builds          Builds
 
 	Upstream
 
@@ -104,6 +116,12 @@ type Upstream struct {
 	Report func(fleet.Report)
 	Named  func(context.Context) ([]string, error) // references of the images that records name
 	Quotas Quotas                                  // meters egress
+	// Gate is passed by every operation of machines; nil: they need no leave.
+	Gate *fence.Gate
+	// ID is that of the node, and Rights are what control grants it for copies. Without
+	// them there are no copies.
+	ID     string
+	Rights depot.Rights
 }
 
 // Quotas count what workspaces send and receive, and say which may send no more.
@@ -135,6 +153,7 @@ type Host struct {
 	logs      *logbook.Book // nil if no output is stored
 	node      *node.Node
 	builder   *builder.Room
+	depot     *depot.Depot  // nil without copies
 	rooting   chan struct{} // holds a token while the root file system of builders is looked for, or made
 	root      builderRoot   // guarded by rooting
 	unnamed   chan struct{} // rings when the record of an image is gone
@@ -168,13 +187,14 @@ func Open(ctx context.Context, o Options) (_ *Host, err error) {
 }
 
 // Node is the node, for control and the edge.
-func (h *Host) Node() Node { return Node{h.node, h.builder} }
+func (h *Host) Node() Node { return Node{h.node, h.builder, h.depot} }
 
 // Info is what the node says of itself, without its identity and address.
 func (h *Host) Info() fleet.NodeInfo {
 	return fleet.NodeInfo{
 		Memory: largest(h.memory, Traits(h.o.Driver)), Proxy: h.o.Egress != EgressClosed, Unmetered: h.o.Egress == EgressDirect,
 		BuildDisk: h.o.Builds.disk(h.o.Builds.memory(h.memory)), SealKey: h.secrets.opener.Sealer().Key(),
+		Driver: h.o.Driver,
 	}
 }
 
@@ -205,6 +225,9 @@ func (h *Host) Services() []daemon.Service {
 		{Name: "egress", Run: h.egress.Run},
 		{Name: "refusals", Run: h.watchRefusals},
 		{Name: "catalogue", Run: h.buildWanted},
+	}
+	if h.depot != nil {
+		services = append(services, daemon.Service{Name: "copies", Run: h.depot.Run})
 	}
 	if h.logs != nil {
 		services = slices.Insert(services, 0, daemon.Service{Name: "logs", Run: h.logs.Run})
@@ -260,14 +283,18 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("open the driver %s: %w", o.Driver, err)
 	}
+	fenced := machine.Driver(driver)
+	if o.Gate != nil {
+		fenced = fence.New(driver, o.Gate)
+	}
 	logs, err := h.openLogs()
 	if err != nil {
 		return fmt.Errorf("open the logs: %w", err)
 	}
 	h.node, err = node.Open(ctx, node.Options{
 		Drive: h.mountDrive, Logbook: logs,
-		Dir: filepath.Join(o.Data, "sandboxes"), Snapshots: filepath.Join(o.Data, "snapshots"), Ahead: filepath.Join(o.Data, "ahead"),
-		Volumes: h.volumes, Agent: agent, Driver: driver,
+		Dir: filepath.Join(o.Data, sandboxesDir), Snapshots: filepath.Join(o.Data, "snapshots"), Ahead: filepath.Join(o.Data, "ahead"), Away: filepath.Join(o.Data, "away"),
+		Volumes: h.volumes, Agent: agent, Driver: fenced,
 		CheckImage: h.images.Check, Making: h.images.Making, Image: h.fetchImage, PinImage: h.pinImage,
 		Images: h.storedImages, ReleaseImage: h.releaseImage, HoldImage: h.images.Hold,
 		Lease: h.lease, Release: h.release, Admit: h.admit, Traffic: h.net.Traffic, Egress: h.egress.Summary,
@@ -291,10 +318,13 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 	if err := h.openBuilder(ctx); err != nil {
 		return err
 	}
+	if err := h.openDepot(ctx); err != nil {
+		return fmt.Errorf("open the bucket of copies: %w", err)
+	}
 	if err := h.retireAgents(agent); err != nil {
 		slog.Warn("agents of earlier builds could not be removed", "err", err)
 	}
-	if err := driver.Tidy(ctx, filepath.Join(o.Data, "sandboxes"), filepath.Join(o.Data, "snapshots"), filepath.Join(o.Data, "ahead")); err != nil {
+	if err := driver.Tidy(ctx, filepath.Join(o.Data, sandboxesDir), filepath.Join(o.Data, "snapshots"), filepath.Join(o.Data, "ahead")); err != nil {
 		slog.Warn("what no machine needs any more could not be removed", "driver", o.Driver, "err", err)
 	}
 	return nil

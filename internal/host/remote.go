@@ -2,13 +2,35 @@ package host
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
 	"maps"
+	"net"
 	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
 	"sync"
+	"time"
 
+	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/daemon"
+	"github.com/dozehq/doze/internal/durable"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/fleet/mtls"
+	"github.com/dozehq/doze/internal/lease"
+	"github.com/dozehq/doze/internal/machine/fence"
+	"github.com/dozehq/doze/internal/machine/hostproc"
+	"github.com/dozehq/doze/internal/node"
+)
+
+const (
+	// leaseLeast is how long a lease must still be good for a new process to adopt machines
+	// under it. Control has to renew it within that time.
+	leaseLeast = 5 * time.Second
+	// reclaimTimeout bounds one try to get a lease back.
+	reclaimTimeout = 10 * time.Second
 )
 
 // A Remote is control in another process, for the host of a node.
@@ -16,23 +38,170 @@ type Remote struct {
 	control *fleet.ControlClient
 	quotas  *RemoteQuotas
 	session *fleet.Session
-	host    *Host // after Services
+	lease   *lease.Holder
+	file    lease.File
+	gate    *fence.Gate
+	options Options
+	id      string // of the node
+	leased  bool   // the marker is there; used by tell alone
+	host    *Host  // after Services
 }
 
-// NewRemote returns control at a base URL.
-func NewRemote(base string, transport http.RoundTripper) *Remote {
-	r := &Remote{control: fleet.NewControlClient(base, transport), quotas: NewRemoteQuotas()}
-	r.session = fleet.NewSession(r.control, r.quotas.Traffic, func(barred map[string]string) {
-		if r.quotas.Bar(barred) {
-			r.host.Enforce()
-		}
+// NewRemote returns control at a base URL, for the host with the node id. o are the
+// options of that host.
+func NewRemote(base string, transport http.RoundTripper, id string, o Options) *Remote {
+	r := &Remote{
+		id:      id,
+		control: fleet.NewControlClient(base, transport), quotas: NewRemoteQuotas(),
+		file: lease.FileOf(o.Run), gate: fence.NewGate(), options: o,
+	}
+	r.lease = lease.NewHolder(lease.Actions{Fence: r.fence, Unfence: r.unfence, Tell: r.tell})
+	r.session = fleet.NewSession(r.control, fleet.Side{
+		Traffic: r.quotas.Traffic,
+		Barred: func(barred map[string]string) {
+			if r.quotas.Bar(barred) {
+				r.host.Enforce()
+			}
+		},
+		Lease: r.lease, Lost: r.lost,
+		Load:     func(ctx context.Context) fleet.Load { return r.host.load(ctx) },
+		Machines: func() []string { return r.host.node.UIDs() },
 	})
 	return r
 }
 
+// Resume takes up the lease that a process before may have had. What ran under it goes on, as
+// if that process had not ended. If the lease is over, Resume waits for another one, and ends
+// what other nodes have since. Machines can be adopted after it.
+func (r *Remote) Resume(ctx context.Context) error {
+	if _, err := os.Lstat(r.marker()); errors.Is(err, fs.ErrNotExist) {
+		// Guards of an earlier node with this run directory may have stopped what it left.
+		r.tell(time.Time{})
+		if err := hostproc.Freeze(ctx, r.options.Cgroup, false); !errors.Is(err, hostproc.ErrNoFreezer) {
+			return err
+		}
+		return nil
+	}
+	r.leased = true
+	if left, ok := r.file.Left(); ok && left > leaseLeast {
+		r.lease.Resume(time.Now().Add(left))
+		return nil
+	}
+	if err := hostproc.Freeze(ctx, r.options.Cgroup, true); err != nil {
+		return err
+	}
+	all, err := node.Saved(r.sandboxes())
+	if err != nil {
+		return err
+	}
+	l, asked, err := r.reclaim(ctx, slices.Sorted(maps.Keys(all)))
+	if err != nil {
+		return err
+	}
+	var machines []string
+	for _, uid := range l.Gone {
+		machines = append(machines, all[uid])
+	}
+	if err := hostproc.KillAll(r.options.Cgroup, machines); err != nil {
+		return err
+	}
+	if err := node.Disown(r.sandboxes(), l.Gone); err != nil { // Open removes the rest
+		return err
+	}
+	r.lease.Extend(asked, l.TTL)
+	return hostproc.Freeze(ctx, r.options.Cgroup, false)
+}
+
+// reclaim asks control for a lease until it grants one.
+func (r *Remote) reclaim(ctx context.Context, machines []string) (l fleet.Lease, asked time.Time, err error) {
+	for tick := time.NewTicker(time.Second); ; {
+		asked = time.Now()
+		bounded, cancel := context.WithTimeout(ctx, reclaimTimeout)
+		l, err = r.control.Reclaim(bounded, r.id, machines)
+		cancel()
+		if err == nil {
+			tick.Stop()
+			return l, asked, nil
+		}
+		slog.WarnContext(ctx, "this node has no lease, and waits for control to grant one: others may have its sandboxes", "err", err)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			tick.Stop()
+			return l, asked, context.Cause(ctx)
+		}
+	}
+}
+
+// mark has the next process know whether this one had a lease.
+func (r *Remote) mark(leased bool) error {
+	if leased {
+		return durable.Replace(r.marker(), nil, 0o600)
+	}
+	return os.Remove(r.marker())
+}
+
+// marker is a file that is there while a node has leases, over restarts of the host too.
+func (r *Remote) marker() string { return filepath.Join(r.options.Data, "leased") }
+
+func (r *Remote) sandboxes() string { return filepath.Join(r.options.Data, sandboxesDir) }
+
+// tell has guards know until when sandboxes may run.
+func (r *Remote) tell(until time.Time) {
+	if leased := !until.IsZero(); leased != r.leased {
+		if err := r.mark(leased); err != nil {
+			slog.Error("the next process of this node does not know whether it had a lease", "err", err)
+		} else {
+			r.leased = leased
+		}
+	}
+	if err := r.file.Write(until); err != nil {
+		slog.Error("guards do not know of the lease, and may stop sandboxes that have one", "err", err)
+	}
+}
+
+// fence has nothing run any more. What was begun may end, as long as the lease is good.
+func (r *Remote) fence(ctx context.Context) {
+	left, _ := r.lease.Left()
+	bounded, cancel := context.WithTimeout(ctx, max(left, 0))
+	defer cancel()
+	if err := r.gate.Close(bounded); err != nil {
+		slog.WarnContext(ctx, "operations of machines are cut short", "err", err)
+	}
+	for {
+		err := hostproc.Freeze(ctx, r.options.Cgroup, true)
+		if err == nil || ctx.Err() != nil || errors.Is(err, hostproc.ErrNoFreezer) {
+			return
+		}
+		slog.ErrorContext(ctx, "sandboxes run on without a lease", "err", err)
+	}
+}
+
+// unfence has run again what ran before.
+func (r *Remote) unfence(ctx context.Context) {
+	for {
+		err := hostproc.Freeze(ctx, r.options.Cgroup, false)
+		if err == nil || ctx.Err() != nil || errors.Is(err, hostproc.ErrNoFreezer) {
+			r.gate.Open()
+			return
+		}
+		slog.ErrorContext(ctx, "sandboxes stand still although the lease is good", "err", err)
+	}
+}
+
+// lost ends machines that other nodes have now. Their processes stand still, and get no
+// time to end.
+func (r *Remote) lost(ctx context.Context, machines []string) error {
+	return r.host.node.Discard(ctx, machines, func(ids []string) error {
+		defer r.gate.Open()
+		err := hostproc.KillAll(r.options.Cgroup, ids) // what is frozen dies when it would go on
+		return errors.Join(err, hostproc.Freeze(ctx, r.options.Cgroup, false))
+	})
+}
+
 // Upstream is what a host tells and asks control.
 func (r *Remote) Upstream() Upstream {
-	return Upstream{Report: r.session.Report, Named: r.control.ImageRefs, Quotas: r.quotas}
+	return Upstream{Report: r.session.Report, Named: r.control.ImageRefs, Quotas: r.quotas, Gate: r.gate, ID: r.id, Rights: r.control}
 }
 
 // Services keep the node of a host known to control. n is what it says of itself.
@@ -55,7 +224,7 @@ func (r *Remote) Services(h *Host, n fleet.NodeInfo) []daemon.Service {
 // Handler serves the other two roles: control all of it, an edge tunnels alone.
 func (h *Host) Handler(drops func() map[string]uint64) http.Handler {
 	all, tunnels := http.NewServeMux(), http.NewServeMux()
-	server := fleet.NewServer(h.Node(), h.node)
+	server := fleet.NewServer(h.Node(), gated{h.node, h.o.Gate})
 	server.Register(all)
 	server.RegisterTunnels(tunnels)
 	fleet.RegisterMetrics(all, func(ctx context.Context) ([]byte, error) {
@@ -64,6 +233,25 @@ func (h *Host) Handler(drops func() map[string]uint64) http.Handler {
 		return h.o.Metrics.Text(now)
 	})
 	return mtls.ByRole(map[mtls.Role]http.Handler{mtls.Control: all, mtls.Edge: tunnels})
+}
+
+// errFenced is for a request to a node that may run nothing: others may have the sandbox
+// soon.
+var errFenced = doze.Wrap(errors.Join(fleet.ErrMoved, fence.ErrClosed), doze.Unavailable, "the node of the sandbox has lost its connection to the platform: try again in a moment")
+
+// gated is a node that lets nobody in while it may run nothing.
+type gated struct {
+	*node.Node
+
+	gate *fence.Gate
+}
+
+// Dial implements [fleet.Dialer].
+func (g gated) Dial(ctx context.Context, uid string, port uint16) (net.Conn, error) {
+	if g.gate != nil && g.gate.Closed() {
+		return nil, errFenced
+	}
+	return g.Node.Dial(ctx, uid, port)
 }
 
 // RemoteQuotas are [Quotas] that control decides in another process. It is safe for

@@ -179,6 +179,9 @@ func DatabaseFile(data string) string { return filepath.Join(data, databaseFile)
 // SealFile is where the key is that secrets in the records are sealed with.
 func SealFile(data string) string { return filepath.Join(data, sealFile) }
 
+// EgressFile is where the key is that opens secrets of routing rules.
+func EgressFile(data string) string { return filepath.Join(data, host.EgressFile) }
+
 // KeyFile is where the first key is.
 func KeyFile(data string) string { return filepath.Join(data, keyFile) }
 

@@ -38,6 +38,7 @@ type Box struct {
 	mu         sync.Mutex
 	machine    machine.Machine // guarded by mu; nil until it booted and after it is gone
 	state      lifecycle.State // guarded by mu; moved by move only
+	asleep     time.Time       // guarded by mu; when it fell asleep last, or was adopted
 	gate       entry.Gate      // guarded by mu; who may enter
 	use        idle.Use        // guarded by mu; why it may not fall asleep
 	sinking    *sinking        // guarded by mu; the way to lower tiers, and why it goes no further
@@ -61,7 +62,7 @@ func (n *Node) newBox(o fleet.Order, c machine.Config, phase doze.Phase) *Box {
 		rules: newRules(o, n.Lease, n.Admit),
 		state: lifecycle.New(phase, "", uint64(n.era)), //nolint:gosec // G115: a time in our days, or later
 		use:   idle.New(now, o.Grace), checkpoint: newCheckpoint(now, n.Driver.Traits()), mounts: mount.New(),
-		spent: consumption{since: now},
+		spent: consumption{since: now}, asleep: now,
 	}
 	b.conns = conn.New(b.life.Context, reach{b})
 	b.sinking = newSinking(b)
@@ -140,6 +141,9 @@ func (b *Box) move(on doze.Trigger, message string) error {
 	next := b.state.Phase()
 	slog.Debug("transition", "sandbox", b.order.UID, "from", from, "on", on, "phase", next)
 	b.use.Move(from, next, time.Now())
+	if next == doze.Standby {
+		b.asleep = time.Now()
+	}
 	b.spent.moved(from, next)
 	b.n.ledger.settle(&b.order, next)
 	b.serveDrives()

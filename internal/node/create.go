@@ -117,6 +117,11 @@ func (n *Node) tellMaking(b *Box) {
 
 // plan returns what the machine of an order is made of.
 func (n *Node) plan(ctx context.Context, o fleet.Order) (m made, err error) {
+	return n.planOf(ctx, o, &n.snapshots)
+}
+
+// planOf is plan with the snapshots in which that of the order is.
+func (n *Node) planOf(ctx context.Context, o fleet.Order, k *snapshots) (m made, err error) {
 	m.config = n.configOf(o)
 	c := &m.config
 	if t := n.Driver.Traits(); c.Disk > 0 && !t.Disks {
@@ -128,9 +133,9 @@ func (n *Node) plan(ctx context.Context, o fleet.Order) (m made, err error) {
 			return m, fmt.Errorf("image %s: %w", o.Image, cause(ctx, err))
 		}
 	} else {
-		s, err := n.snapshots.read(o.From)
+		s, err := k.read(o.From)
 		if err != nil {
-			return m, n.snapshots.unusable(o.From, err)
+			return m, k.unusable(o.From, err)
 		}
 		if err := n.sameDriver("the snapshot", s.Driver); err != nil {
 			return m, err
@@ -138,7 +143,7 @@ func (n *Node) plan(ctx context.Context, o fleet.Order) (m made, err error) {
 		m.image = s.Image
 		n.HoldImage(m.image.Path)
 		s.fix(c)
-		c.From = n.snapshots.copyDir(o.From)
+		c.From = k.copyDir(o.From)
 	}
 	c.Root, c.Env = m.image.Path, bootEnvironment(m.image, n.Nameservers, *c)
 	return m, nil

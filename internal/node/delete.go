@@ -21,10 +21,42 @@ func (n *Node) Delete(ctx context.Context, uid string) error {
 	return n.remove(ctx, b)
 }
 
+// Discard ends the machines of sandboxes that another node has now, and removes them here.
+// Nothing of them runs any more, and their processes get no time to end. kill ends the
+// processes of machines, by their ids, without one more instruction. It is called when
+// nobody would bring them back.
+func (n *Node) Discard(ctx context.Context, uids []string, kill func(machines []string) error) error {
+	var boxes []*Box
+	var machines []string
+	for _, uid := range uids {
+		b := n.box(uid)
+		if b == nil {
+			continue
+		}
+		if err := b.doom(errMoved); err != nil {
+			return err
+		}
+		boxes, machines = append(boxes, b), append(machines, b.made.config.ID)
+	}
+	errs := []error{kill(machines)}
+	for _, b := range boxes {
+		errs = append(errs, n.undo(ctx, b))
+	}
+	return errors.Join(errs...)
+}
+
 // remove is Delete of a box.
 func (n *Node) remove(ctx context.Context, b *Box) error {
 	b.part(ctx)
 	b.logs.fresh(ctx) // its last lines
+	if err := b.doom(errDeleted); err != nil {
+		return err
+	}
+	return n.undo(ctx, b)
+}
+
+// doom says that a box is about to be removed: what is under way in it ends early.
+func (b *Box) doom(why error) error {
 	b.mu.Lock()
 	if !b.state.Phase().Ended() {
 		if err := b.move(doze.Delete, ""); err != nil {
@@ -32,10 +64,14 @@ func (n *Node) remove(ctx context.Context, b *Box) error {
 			return err
 		}
 	}
-	b.life.end(errDeleted) // what is under way ends early; its callers are told
+	b.life.end(why) // its callers are told
 	b.mu.Unlock()
 	b.hangUp()
+	return nil
+}
 
+// undo removes a box that is doomed.
+func (n *Node) undo(ctx context.Context, b *Box) error {
 	if err := b.turn.take(ctx); err != nil {
 		return err
 	}

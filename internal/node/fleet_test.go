@@ -7,12 +7,31 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/fleet/fleettest"
 	"github.com/dozehq/doze/internal/node"
 )
+
+// whole is a node with builders, and with a bucket that is empty: copies come to nothing.
+type whole struct {
+	*node.Node
+	fleet.Builder
+}
+
+func (w whole) Depart(ctx context.Context, uid string) error {
+	_, _, done, err := w.CopyDeparting(ctx, uid)
+	if err == nil {
+		err = done()
+	}
+	return err
+}
+
+func (w whole) Revive(ctx context.Context, o fleet.Order, used time.Time) (time.Time, error) {
+	return time.Time{}, w.Node.Revive(ctx, o, node.Files{}, used)
+}
 
 // TestFleet: a node keeps the promises of the contract, to who is in the same
 // process and to a client over the network.
@@ -39,10 +58,7 @@ func TestFleet(t *testing.T) {
 			return fleet.Pinned{Ref: ref + "@sha256:0", Bytes: 1}, cmp.Or(o.CheckImage(ref), fleettest.CheckLogin(ref, login))
 		}
 		h.withLogs(&o)
-		return struct {
-			*node.Node
-			fleet.Builder
-		}{h.startWith(o).Node, new(fleettest.Builder)}
+		return whole{h.startWith(o).Node, new(fleettest.Builder)}
 	}
 	t.Run("in process", func(t *testing.T) {
 		t.Parallel()

@@ -42,6 +42,7 @@ type Node struct {
 	births       *births
 	collectors   chan struct{} // holds a token for each answer about output
 	snapshots    snapshots
+	away         snapshots // copies for other nodes
 	schedule     descent.Schedule
 	hiddenly     descent.Schedule // schedule of the machines of the platform itself
 
@@ -53,8 +54,9 @@ type Node struct {
 var _ fleet.Gate = (*Node)(nil)
 
 var (
-	errUnknown = doze.Errorf(doze.NotFound, "there is no such sandbox on this node")
+	errUnknown = doze.Wrap(fleet.ErrMoved, doze.NotFound, "there is no such sandbox on this node")
 	errDeleted = entry.ErrDeleted
+	errMoved   = doze.Wrap(fleet.ErrMoved, doze.Unavailable, "the sandbox has moved to another node")
 )
 
 // Open returns a node that has adopted every sandbox of its directory and
@@ -87,6 +89,9 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	}
 	if err := n.adopt(ctx); err != nil {
 		return nil, fmt.Errorf("adopt: %w", err)
+	}
+	if err := n.openAway(); err != nil {
+		return nil, err
 	}
 	if err := n.ahead.open(n.Owns); err != nil {
 		return nil, fmt.Errorf("look at what was started ahead: %w", err)

@@ -187,7 +187,7 @@ func (h *host) fails(step string) error {
 
 func (h *host) options() node.Options {
 	return node.Options{
-		Dir: filepath.Join(h.dir, "sandboxes"), Snapshots: filepath.Join(h.dir, "snapshots"), Agent: "agent", Driver: h.Fake,
+		Dir: filepath.Join(h.dir, "sandboxes"), Snapshots: filepath.Join(h.dir, "snapshots"), Away: filepath.Join(h.dir, "away"), Agent: "agent", Driver: h.Fake,
 		CheckImage: func(string) error { return nil },
 		Image: func(context.Context, string, *fleet.Login) (node.Image, error) {
 			return node.Image{Path: filepath.Join(h.dir, imageFile), ImageConfig: h.image}, h.fails("image")

@@ -23,6 +23,7 @@ type Image struct {
 type Options struct {
 	Dir       string // one directory per sandbox; survives a reboot
 	Snapshots string // one directory per snapshot; on the same file system, so that files can be shared
+	Away      string // one directory per copy for other nodes, on the same file system
 	Ahead     string // directory of what is started ahead, on the same file system; without one nothing is
 	Agent     string // file with the agent
 	Driver    machine.Driver

@@ -3,10 +3,12 @@ package node
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/node/descent"
 	"github.com/dozehq/doze/internal/trace"
@@ -136,7 +138,7 @@ func (n *Node) reserveMemory(ctx context.Context, c machine.Config) error {
 			}
 			reserved := n.reservations.refuse()
 			slog.WarnContext(ctx, "no memory is left to reserve", "sandbox", c.ID, "need", need, "reserved", reserved, "most", n.reservations.most)
-			return doze.Wrap(machine.ErrNoMemory, doze.Unavailable,
+			return doze.Wrap(errors.Join(machine.ErrNoMemory, fleet.ErrFull), doze.Unavailable,
 				"the node has no memory left: sandboxes in memory have reserved %d of %d MB, and this one, of %d MB, needs %d MB with its engine; try again when one of them has gone to sleep, or delete one",
 				reserved>>20, n.reservations.most>>20, c.Memory>>20, need>>20)
 		}

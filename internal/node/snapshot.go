@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/durable"
@@ -23,7 +24,8 @@ type savedSnapshot struct {
 	Driver string `json:"driver"` // that can read it; records from before there were two have none
 	Image  Image  `json:"image"`
 	fixed
-	Bytes int64 `json:"bytes"` // on disk
+	Bytes int64     `json:"bytes"`       // on disk
+	At    time.Time `json:"at,omitzero"` // when it was made; of copies for other nodes
 }
 
 // fixed is what a snapshot fixes of a machine: each that goes on from it has the same.
@@ -70,47 +72,59 @@ func (n *Node) Snapshot(ctx context.Context, uid, id string) (int64, error) {
 	if b == nil {
 		return 0, errUnknown
 	}
-	if t := n.Driver.Traits(); !t.Copies {
-		return 0, doze.Errorf(doze.Unsupported, "the driver %s makes no snapshots", t.Name)
+	s, err := b.copyTo(ctx, &n.snapshots, id)
+	return s.Bytes, err
+}
+
+// copyTo makes a snapshot of a box.
+func (b *Box) copyTo(ctx context.Context, k *snapshots, id string) (s savedSnapshot, err error) {
+	if t := b.n.Driver.Traits(); !t.Copies {
+		return s, doze.Errorf(doze.Unsupported, "the driver %s makes no snapshots", t.Name)
 	}
 	ctx, cancel := b.life.bound(ctx)
 	defer cancel()
 	if err := b.turn.take(ctx); err != nil {
-		return 0, err
+		return s, err
 	}
 	defer b.unlock()
+	return b.copyHeld(ctx, k, id)
+}
+
+// copyHeld is copyTo. Preconditions: the turn is held.
+func (b *Box) copyHeld(ctx context.Context, k *snapshots, id string) (s savedSnapshot, err error) {
+	n, uid := b.n, b.order.UID
 	b.mu.Lock()
-	err := b.hasMemory()
+	err = b.hasMemory()
 	b.mu.Unlock()
 	if err != nil {
-		return 0, err
+		return s, err
 	}
 	if len(b.order.Volumes) > 0 {
-		return 0, doze.Errorf(doze.Conflict, "a snapshot would leave out the volumes of the sandbox: take one of a sandbox without")
+		return s, doze.Errorf(doze.Conflict, "a snapshot would leave out the volumes of the sandbox: take one of a sandbox without")
 	}
 	m, err := b.handle(ctx) // if it is found only now, the next wake decides what it is
 	if err != nil {
-		return 0, missing("the sandbox cannot be copied", fmt.Errorf("find the machine: %w", err))
+		return s, missing("the sandbox cannot be copied", fmt.Errorf("find the machine: %w", err))
 	}
 	if err := b.copyable(m); err != nil {
-		return 0, err
+		return s, err
 	}
 	release, err := roomFor(ctx, m, n.Room)
 	if err != nil {
-		return 0, fmt.Errorf("make room for the snapshot: %w", err)
+		return s, fmt.Errorf("make room for the snapshot: %w", err)
 	}
 	defer release()
 	if err := b.precopy(ctx, m); err != nil && ctx.Err() == nil {
 		slog.WarnContext(ctx, "a sandbox stands still while all its memory is copied", "sandbox", uid, "err", err)
 	}
-	s := savedSnapshot{ID: id, Driver: b.made.config.Driver, Image: b.made.image, fixed: fixedOf(&b.made.config)}
-	err = n.snapshots.take(ctx, m, &s, func() (func(), error) {
+	s = savedSnapshot{ID: id, Driver: b.made.config.Driver, Image: b.made.image, fixed: fixedOf(&b.made.config), At: time.Now()}
+	err = k.take(ctx, m, &s, func() (func(), error) {
 		return b.freeze("it could not go on after a snapshot, and sleeps until the next request")
 	})
 	if errors.Is(err, machine.ErrGone) {
-		return 0, doze.Wrap(err, doze.Conflict, "the sandbox's processes ended while it was copied: see its events, and take the snapshot again when it runs")
+		return s, doze.Wrap(err, doze.Conflict, "the sandbox's processes ended while it was copied: see its events, and take the snapshot again when it runs")
 	}
-	return s.Bytes, missing("the sandbox cannot be copied", err)
+	return s, missing("the sandbox cannot be copied", err)
 }
 
 // copyable is a Conflict if a copy of the machine would leave something out.

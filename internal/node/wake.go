@@ -99,6 +99,8 @@ func (b *Box) obey(verdict entry.Verdict, port uint16, by arrival) (*attempt, er
 		return b.wakeUp(port, by)
 	case entry.Join:
 		return b.wakes.attempt, nil
+	case entry.Moved:
+		return nil, errMoved
 	default:
 		return nil, verdict.Refusal(b.state.Phase(), b.state.Message())
 	}

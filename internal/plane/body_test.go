@@ -198,7 +198,8 @@ func TestNoNameHidesAnother(t *testing.T) {
 		"/drives/{}":     `POST /drives {"metadata":{"name":"NAME"}}`,
 		"/workspaces/{}": `POST /workspaces {"name":"NAME"}`,
 	}
-	values := map[string]bool{} // paths that end in a value
+	joined := []string{"/platform/nodes/tokens"} // of nodes, which nobody makes: see roster.TestRoster
+	values := map[string]bool{}                  // paths that end in a value
 	for _, rt := range plane.Describe().Routes() {
 		path := ""
 		for segment := range strings.SplitSeq(rt.Pattern[1:], "/") {
@@ -212,7 +213,7 @@ func TestNoNameHidesAnother(t *testing.T) {
 	found := 0
 	for path, isValue := range values {
 		at, name := path[:strings.LastIndex(path, "/")+1]+"{}", path[strings.LastIndex(path, "/")+1:]
-		if isValue || !values[at] {
+		if isValue || !values[at] || slices.Contains(joined, path) {
 			continue
 		}
 		found++

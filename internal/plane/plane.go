@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
+	"time"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
@@ -72,6 +74,31 @@ func Open(ctx context.Context, s settings.Settings, quotas *quota.Book) (_ *Plan
 		return nil, errors.Join(fmt.Errorf("open the history: %w", err), p.Close())
 	}
 	return p, nil
+}
+
+// standbyEvery is how often a control that stands by asks whether the database is free.
+const standbyEvery = time.Second
+
+// OpenWhenFree is Open. If another control has the database, and the settings say so, it
+// waits for that to end.
+func OpenWhenFree(ctx context.Context, s settings.Settings, quotas *quota.Book) (*Plane, error) {
+	for said := false; ; {
+		p, err := Open(ctx, s, quotas)
+		if err == nil || !s.Standby || !errors.Is(err, store.ErrTaken) {
+			return p, err
+		}
+		if !said {
+			slog.InfoContext(ctx, "another control is active: standing by")
+			said = true
+		}
+		t := time.NewTimer(standbyEvery)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return nil, context.Cause(ctx)
+		}
+	}
 }
 
 // Begin makes the control API over a node, and makes a fresh platform usable. It

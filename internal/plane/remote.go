@@ -2,7 +2,9 @@ package plane
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
+	"sync"
 
 	dto "github.com/prometheus/client_model/go"
 
@@ -12,23 +14,50 @@ import (
 	"github.com/dozehq/doze/internal/drive"
 	"github.com/dozehq/doze/internal/edge"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet/crew"
 	"github.com/dozehq/doze/internal/fleet/desk"
+	"github.com/dozehq/doze/internal/fleet/enroll"
 	"github.com/dozehq/doze/internal/fleet/mtls"
 	"github.com/dozehq/doze/internal/history"
+	"github.com/dozehq/doze/internal/instance"
+	"github.com/dozehq/doze/internal/roster"
+	"github.com/dozehq/doze/internal/seal"
+	"github.com/dozehq/doze/internal/vault"
 )
 
-// Remote is a control role whose node and edges are processes of their own.
+// Remote is a control role whose nodes and edges are processes of their own.
 type Remote struct {
 	plane  *Plane
-	node   *fleet.Client
-	roster *control.Roster
+	crew   *crew.Crew
+	roster *roster.Roster
 	feed   *fleet.Feed
+	nodes  http.RoundTripper
+
+	mu      sync.Mutex
+	clients map[string]*fleet.Client // guarded by mu; by the id of the node
+	gates   map[string]fleet.Gate    // guarded by mu; likewise
 }
 
-// BeginRemote is Begin for a node that will join, over a transport to nodes.
+// BeginRemote is Begin for nodes that will join, over a transport to them.
 func (p *Plane) BeginRemote(ctx context.Context, nodes http.RoundTripper, a edge.Addresses) (_ *Remote, key string, err error) {
-	r := &Remote{plane: p, node: fleet.NewClient("", nodes), feed: fleet.NewFeed()}
-	n := Node{Node: r.node, Gate: fleet.NewPorts(r.node)}
+	r := &Remote{plane: p, feed: fleet.NewFeed(), nodes: nodes, clients: map[string]*fleet.Client{}, gates: map[string]fleet.Gate{}}
+	home, err := p.Store.Setting(ctx, roster.HomeSetting)
+	if err != nil {
+		return nil, "", err
+	}
+	master, err := seal.Key(instance.SealFile(p.settings.Data))
+	if err != nil {
+		return nil, "", err
+	}
+	copies, err := p.copies(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	atlas := fleet.NewAtlas()
+	if r.crew, err = crew.Open(ctx, Ledger{p.Store}, home, atlas); err != nil {
+		return nil, "", err
+	}
+	n := Node{Node: r.crew, Gate: r.crew.Ports(r.gate)}
 	if n.Bucket, err = drive.Find(ctx, p.settings.Bucket()); err != nil {
 		return nil, "", err
 	}
@@ -38,7 +67,14 @@ func (p *Plane) BeginRemote(ctx context.Context, nodes http.RoundTripper, a edge
 	if err := p.Load(ctx); err != nil {
 		return nil, "", err
 	}
-	r.roster = control.NewRoster(p.Control, r.joined)
+	r.roster = roster.New(roster.Config{
+		Store: p.Store, Crew: r.crew, Control: control.Link{Server: p.Control}, Quotas: p.quotas, Dial: r.dial, Met: r.met,
+		TTL: p.settings.Lease.Duration, Grace: p.settings.LeaseGrace.Duration,
+		Copies: copies, Master: master,
+		Enrollment: roster.Enrollment{Keys: p.settings.FleetKeys, Egress: instance.EgressFile(p.settings.Data), URL: p.settings.Control},
+	})
+	p.Nodes.Roster = r.roster
+	atlas.Tell(r.feed.Topic(fleet.TopicPlaces))
 	p.Directory.Tell(r.feed.Topic(fleet.TopicUpstreams))
 	p.Previews.Tell(r.feed.Topic(fleet.TopicPreviews), r.feed.Topic(fleet.TopicDomains))
 	p.Credentials.Tell(access.Told{
@@ -49,44 +85,78 @@ func (p *Plane) BeginRemote(ctx context.Context, nodes http.RoundTripper, a edge
 	return r, key, nil
 }
 
-// joined has control and edges find the node at its address.
-func (r *Remote) joined(n fleet.NodeInfo) {
-	r.node.Reach(n.URL)
-	r.feed.Tell(fleet.TopicNodes, n.ID, n.URL)
+// copies is what the bucket of checkpoints has, or nil if there is no bucket.
+func (p *Plane) copies(ctx context.Context) (roster.Copies, error) {
+	bucket, err := drive.Find(ctx, p.settings.RemoteBucket())
+	if err != nil || bucket == nil {
+		return nil, err
+	}
+	client, name := bucket.Client()
+	return vault.New(client, name, vault.Options{})
 }
+
+// dial returns the client of a node that joins.
+func (r *Remote) dial(n fleet.NodeInfo) fleet.Node {
+	c := fleet.NewClient(n.URL, r.nodes)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.clients[n.ID], r.gates[n.ID] = c, fleet.NewPorts(func(string) (string, *fleet.Client) { return n.ID, c })
+	return c
+}
+
+// gate returns the gate of a node, or nil.
+func (r *Remote) gate(node string) fleet.Gate {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.gates[node]
+}
+
+// met has edges find a node at its address.
+func (r *Remote) met(n fleet.NodeInfo) { r.feed.Tell(fleet.TopicNodes, n.ID, n.URL) }
+
+// Run keeps the leases of nodes until ctx ends.
+func (r *Remote) Run(ctx context.Context) error { return r.roster.Run(ctx) }
 
 // Recorded are the metrics of the platform for its history. It is an error while no node
 // has joined: numbers without it would be those of no platform.
 func (r *Remote) Recorded(all history.Source) history.Source {
 	return func(ctx context.Context) (map[string]*dto.MetricFamily, error) {
-		if r.roster.Present() == "" {
+		if !r.roster.Present() {
 			return nil, doze.Errorf(doze.Unavailable, "no node has joined")
 		}
 		return all(ctx)
 	}
 }
 
-// NodeMetrics returns what the node counts, or nothing while there is none.
-func (r *Remote) NodeMetrics(ctx context.Context) ([][]byte, error) {
-	if r.roster.Present() == "" {
-		return nil, nil
+// NodeMetrics returns what each node counts that has joined. What a node counts that does
+// not answer is missing.
+func (r *Remote) NodeMetrics(ctx context.Context) (texts [][]byte, err error) {
+	for _, m := range r.crew.Members() {
+		r.mu.Lock()
+		c := r.clients[m.Info.ID]
+		r.mu.Unlock()
+		text, err := c.Metrics(ctx)
+		if err != nil {
+			slog.WarnContext(ctx, "the metrics of a node are missing", "node", m.Info.ID, "err", err)
+			continue
+		}
+		texts = append(texts, text)
 	}
-	text, err := r.node.Metrics(ctx)
-	return [][]byte{text}, err
+	return texts, nil
 }
 
-// Handler serves the other two roles. Metrics is the page of them.
+// Handler serves the other two roles, and machines that join. Metrics is the page of them.
 func (r *Remote) Handler(metrics http.Handler) http.Handler {
 	calls := http.NewServeMux()
-	fleet.NewControlServer(r.roster).Register(calls)
+	fleet.NewControlServer(r.roster, mtls.NodeID).Register(calls)
 	c := r.plane.Control
-	return mtls.ByRole(map[mtls.Role]http.Handler{
+	return mtls.WithStrangers(enroll.Path, r.roster.Enroll(), mtls.ByRole(map[mtls.Role]http.Handler{
 		mtls.Node: calls,
 		mtls.Edge: desk.Control{
 			API: r.roster.OnceAdopted(r.plane.Handler()), Metrics: metrics, Mounts: c.ServeMounts, Denied: r.plane.Turned,
 			Seen: r.seen, Tickets: r.plane.Credentials.Tickets, Files: r.plane.Store, Feed: r.feed,
 		}.Handler(),
-	})
+	}))
 }
 
 // End sends edges away, which would stay for ever, and readers of the feed.

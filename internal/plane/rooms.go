@@ -25,6 +25,7 @@ import (
 	"github.com/dozehq/doze/internal/quota"
 	"github.com/dozehq/doze/internal/reference"
 	"github.com/dozehq/doze/internal/registry"
+	"github.com/dozehq/doze/internal/roster"
 	"github.com/dozehq/doze/internal/schedule"
 	"github.com/dozehq/doze/internal/store"
 	"github.com/dozehq/doze/internal/tenancy"
@@ -75,6 +76,7 @@ type Rooms struct {
 	Checkup  *checkup.Server
 	Feed     *feed.Server
 	Registry *registry.Server
+	Nodes    *roster.Server
 	API      *api.Server
 	audit    *audit.Journal
 }
@@ -110,6 +112,7 @@ func NewRooms(p Parts) *Rooms {
 	r.Feed = feed.New(feed.Config{Credentials: p.Credentials, Survey: func(ctx context.Context, workspace string, each func([]doze.FeedSandbox) error) error {
 		return control.Survey(ctx, r.Control, workspace, each)
 	}})
+	r.Nodes = &roster.Server{Operator: p.Operator} // [Plane.BeginRemote] puts the nodes in
 	r.Registry = registry.New(registry.Config{Images: r.Images, Credentials: p.Credentials, Quotas: p.Quotas})
 	r.API = r.compose(api.Config{
 		Credentials: p.Credentials, Quotas: p.Quotas, Audit: p.Audit, Counted: store.Counted, Settle: r.Control.Settle,
@@ -144,7 +147,7 @@ func Describe() *api.Server { return (&Rooms{}).compose(api.Config{}) }
 func (r *Rooms) compose(c api.Config) *api.Server {
 	return api.New(
 		c, r.Control.Section(), r.Preview.Section(), r.Schedule.Section(), r.Images.Section(), r.Builds.Section(), r.Network.Section(),
-		r.Tenancy.Section(), r.History.Section(), r.Checkup.Section(), r.Feed.Section(), logins(r.Logins),
+		r.Tenancy.Section(), r.History.Section(), r.Checkup.Section(), r.Nodes.Section(), r.Feed.Section(), logins(r.Logins),
 	)
 }
 
@@ -170,9 +173,10 @@ func (r *Rooms) Load(ctx context.Context) error {
 	return errors.Join(r.Control.Load(ctx), r.Preview.Load(ctx), r.Schedule.Load(ctx), r.Network.Load(ctx))
 }
 
-// Recover is Load, and takes over the node besides.
+// Recover is Load, and takes over the only node besides.
 func (r *Rooms) Recover(ctx context.Context) error {
-	return errors.Join(r.Load(ctx), r.Control.Adopt(ctx))
+	everything := func(string) bool { return true }
+	return errors.Join(r.Load(ctx), control.Link{Server: r.Control}.TellNode(ctx, r.Control.Node, everything), r.Control.Adopt(ctx))
 }
 
 // Run runs the loops of all rooms until ctx ends.

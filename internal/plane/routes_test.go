@@ -30,7 +30,12 @@ var open = []string{
 // everywhere are the routes that find what they name in every workspace: each
 // name is that of a feature, and a template or an image that is not there is made.
 // Users of the platform are for operators, who see all.
-var everywhere = []string{"GET /features/{feature}", "PUT /volume_templates/{template}", "PUT /platform/users/{user}", "PUT /images/{type}/{image}/archive"}
+var everywhere = []string{
+	// These are for operators alone.
+	"POST /platform/nodes/{node}/cordon", "POST /platform/nodes/{node}/uncordon", "POST /platform/nodes/{node}/drain",
+	"DELETE /platform/nodes/{node}", "POST /sandboxes/{name}/move",
+	"GET /features/{feature}", "PUT /volume_templates/{template}", "PUT /platform/users/{user}", "PUT /images/{type}/{image}/archive",
+}
 
 // TestEveryRouteIsGuarded is made from the route table, so that a new route
 // cannot be forgotten.
@@ -91,6 +96,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 		{"{gateway}", "a", "none"},
 		{"{ip}", "a", "none"},
 		{"{build}", building.ID, "none"},
+		{"{node}", "a", "none"},
 	})
 	beside := strings.NewReplacer("{name}", "beside", "{vpc}", "beside", "{template}", "beside", "{account}", other.ClientID)
 	lacking := p.KeyFor("main", time.Time{}, "agents:list")

@@ -36,7 +36,7 @@ type Replica struct {
 	Desk        *desk.Client
 
 	follower *fleet.Follower
-	node     *fleet.Client
+	nodes    *nodes
 	recheck  func()
 }
 
@@ -44,9 +44,10 @@ type Replica struct {
 func New(o Options) (*Replica, error) {
 	r := &Replica{
 		Directory: fleet.NewDirectory(), Previews: fleet.NewPreviews(), Credentials: access.NewReplica(),
-		node: fleet.NewClient("", o.Nodes), recheck: func() {},
+		nodes: newNodes(o.Nodes), recheck: func() {},
 	}
-	r.Ports = fleet.NewPorts(r.node)
+	r.Ports = fleet.NewPorts(r.nodes.of)
+	r.Ports.Moves = r.nodes
 	r.follower = fleet.NewFollower(o.Control, o.Controls, map[string]fleet.Apply{
 		fleet.TopicUpstreams:  r.Directory.Apply,
 		fleet.TopicPreviews:   r.less(r.Previews.Apply),
@@ -56,7 +57,8 @@ func New(o Options) (*Replica, error) {
 		fleet.TopicRevoked:    r.Credentials.ApplyRevoked,
 		fleet.TopicVerifier:   r.Credentials.ApplyVerifier,
 		fleet.TopicLimits:     o.Quotas.Apply,
-		fleet.TopicNodes:      r.reach,
+		fleet.TopicNodes:      r.nodes.reach,
+		fleet.TopicPlaces:     r.nodes.atlas.Apply,
 	})
 	var err error
 	r.Desk, err = desk.NewClient(desk.Options{
@@ -81,20 +83,6 @@ func (r *Replica) less(apply fleet.Apply) fleet.Apply {
 		defer func() { r.recheck() }()
 		return apply(key, value)
 	}
-}
-
-// reach has requests go to a node where it is now. A node that control does not name
-// is one of which a new control has not heard yet.
-func (r *Replica) reach(_ string, value json.RawMessage) error {
-	if value == nil {
-		return nil
-	}
-	var url string
-	if err := json.Unmarshal(value, &url); err != nil {
-		return err
-	}
-	r.node.Reach(url)
-	return nil
 }
 
 // Follow begins to follow control, and returns when the replica knows what control

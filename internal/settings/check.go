@@ -47,7 +47,7 @@ func (s Settings) Validate() error {
 	var p doze.Problems
 	for _, check := range []func(*doze.Problems){
 		s.checkNames, s.checkAddresses, s.checkPreviews, s.checkACME, s.checkDatabase, func(p *doze.Problems) { s.Limits(p) },
-		s.checkTimes, s.checkLogs, s.checkDrives, s.checkCrash, s.checkEgress, s.checkProxy, s.checkQuotas, s.checkNumbers, s.checkMemory, s.checkDisk, s.checkBuilds, s.checkOutput,
+		s.checkTimes, s.checkLogs, s.checkDrives, s.checkRemote, s.checkCrash, s.checkEgress, s.checkProxy, s.checkQuotas, s.checkNumbers, s.checkMemory, s.checkDisk, s.checkBuilds, s.checkOutput,
 	} {
 		check(&p)
 	}
@@ -100,11 +100,20 @@ func (s Settings) checkAddresses(p *doze.Problems) {
 			p.Add(name, "must be host:port: %v", err)
 		}
 	}
-	for name, text := range map[string]string{"control": s.Control, "node": s.Node} {
-		if u, err := url.Parse(text); err != nil || u.Scheme != "https" || u.Host == "" || u.Path != "" {
-			p.Add(name, "must be a URL such as https://10.0.0.1:7083")
+	for _, text := range s.Controls() {
+		if !isPeer(text) {
+			p.Add("control", "must be a URL such as https://10.0.0.1:7083, or several of them, separated by commas")
 		}
 	}
+	if !isPeer(s.Node) {
+		p.Add("node", "must be a URL such as https://10.0.0.1:7084")
+	}
+}
+
+// isPeer reports whether a text is the base URL of another role.
+func isPeer(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Scheme == "https" && u.Host != "" && u.Path == ""
 }
 
 func (s Settings) checkTimes(p *doze.Problems) {
@@ -129,6 +138,28 @@ const logsLeastMB = 1
 func (s Settings) checkLogs(p *doze.Problems) {
 	if s.LogsWorkspaceMB < logsLeastMB {
 		p.Add("logsWorkspaceMb", "must be at least %d; logsRetention 0 turns stored logs off", logsLeastMB)
+	}
+}
+
+// leaseLeast is the shortest lease: a node renews it six times, over a network that may
+// lose some of that.
+const leaseLeast = 3 * time.Second
+
+func (s Settings) checkRemote(p *doze.Problems) {
+	if (s.Remote == "") != (s.RemoteKeys == "") {
+		p.Add("remote", "and remoteCredentials go together")
+	}
+	if _, _, err := drive.Parse(s.Remote); s.Remote != "" && err != nil {
+		p.Add("remote", "is wrong: %v", err)
+	}
+	if s.Lease.Duration < leaseLeast {
+		p.Add("lease", "is %s; it must be at least %s", s.Lease, leaseLeast)
+	}
+	if s.LeaseGrace.Duration < 0 || s.RemoteAfter.Duration < 0 || s.RemoteEvery.Duration < 0 {
+		p.Add("leaseGrace", ", remoteAfter and remoteEvery must not be negative")
+	}
+	if s.RemoteBandwidth < 0 {
+		p.Add("remoteBandwidthMb", "must not be negative")
 	}
 }
 

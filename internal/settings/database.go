@@ -53,9 +53,15 @@ func (s Settings) checkDatabase(p *doze.Problems) {
 	}
 }
 
+// hidden stands for a secret.
+const hidden = "(not shown)"
+
 // Shown returns the settings without their secrets.
 func (s Settings) Shown() Settings {
 	s.hideProxy()
+	if s.Join != "" {
+		s.Join = hidden
+	}
 	if s.DatabaseFile != "" {
 		s.Database = ""
 	}
@@ -64,7 +70,7 @@ func (s Settings) Shown() Settings {
 	}
 	u, err := url.Parse(s.Database)
 	if err != nil {
-		s.Database = "(not shown)"
+		s.Database = hidden
 		return s
 	}
 	q := u.Query()

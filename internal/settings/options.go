@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"strings"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/daemon"
@@ -30,7 +31,7 @@ func (s Settings) Host() host.Options {
 		PauseAfter: s.PauseAfter.Duration, SaveAfter: s.SaveAfter.Duration, SwapAfter: s.SwapAfter.Duration, DiskAfter: s.DiskAfter.Duration,
 		GuestReferences: s.GuestReferences, Unmasked: !s.MaskResponses,
 		Through: s.Proxy(), Egress: s.Egress, Opened: opened, EgressLink: s.EgressLink, Resolver: s.DNS(), DNS: s.Resolver,
-		Drives: s.Bucket(), Builds: s.Building(),
+		Drives: s.Bucket(), Builds: s.Building(), Remote: s.RemoteBucket(), RemoteAfter: s.RemoteAfter.Duration, RemoteEvery: s.RemoteEvery.Duration, RemoteBandwidth: int64(s.RemoteBandwidth) << 20,
 	}
 }
 
@@ -43,6 +44,19 @@ func (s Settings) Building() host.Builds {
 // Bucket is what the settings say of the bucket of drives.
 func (s Settings) Bucket() drive.Options {
 	return drive.Options{URL: s.Drives, Credentials: s.DrivesKeys, Region: s.DrivesRegion}
+}
+
+// RemoteBucket is what the settings say of the bucket of checkpoints.
+func (s Settings) RemoteBucket() drive.Options {
+	return drive.Options{URL: s.Remote, Credentials: s.RemoteKeys, Region: s.RemoteRegion}
+}
+
+// Controls are the base URLs of control: one of them is active.
+func (s Settings) Controls() (all []string) {
+	for text := range strings.SplitSeq(s.Control, ",") {
+		all = append(all, strings.TrimSpace(text))
+	}
+	return all
 }
 
 // Library is what the settings say of images.

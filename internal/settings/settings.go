@@ -56,6 +56,7 @@ type Settings struct {
 	NodeListen    string `json:"nodeListen"`    // address of the node for the other two
 	Node          string `json:"node"`          // URL by which they reach it; by default https://<nodeListen>
 	FleetKeys     string `json:"fleetKeys"`     // directory of the certificates of the roles; by default fleet in Data
+	Join          string `json:"join"`          // token with which a node without a certificate joins
 
 	Workspace      string          `json:"workspace"`         // name of the first workspace
 	Regions        []string        `json:"regions"`           // names of this place; the first is the default
@@ -91,11 +92,21 @@ type Settings struct {
 	Drives         string          `json:"drives"`            // URL of the bucket of drives: <endpoint>/<bucket>; empty: there are no drives
 	DrivesKeys     string          `json:"drivesCredentials"` // file with its credentials
 	DrivesRegion   string          `json:"drivesRegion"`      // of the bucket
-	Quotas         string          `json:"quotas"`            // of workspaces without their own: name=limit, with commas
-	KeyRequests    int             `json:"keyRequests"`       // a second, of one credential; 0: no limit
-	AuditRetention daemon.Duration `json:"auditRetention"`    // lines of the audit log are kept for this long
-	PerSandbox     int             `json:"metricsPerSandbox"` // sandboxes that have metrics of their own; 0: none
-	OTLPEndpoint   string          `json:"otlpEndpoint"`      // URL of a collector of OpenTelemetry that gets traces; empty: none does
+
+	Remote          string          `json:"remote"`            // URL of the bucket of checkpoints: <endpoint>/<bucket>; empty: what a node has is on that node alone
+	RemoteKeys      string          `json:"remoteCredentials"` // file with its credentials
+	RemoteRegion    string          `json:"remoteRegion"`      // of the bucket
+	RemoteAfter     daemon.Duration `json:"remoteAfter"`       // sandboxes that sleep for this long are copied to it
+	RemoteEvery     daemon.Duration `json:"remoteEvery"`       // those that do not sleep are copied again after this long
+	RemoteBandwidth int             `json:"remoteBandwidthMb"` // MB that a node sends to it in a second; 0: as many as it can
+	Standby         bool            `json:"standby"`           // control waits while another one has the database
+	Lease           daemon.Duration `json:"lease"`             // of a node
+	LeaseGrace      daemon.Duration `json:"leaseGrace"`        // for how long control may renew leases without its database
+	Quotas          string          `json:"quotas"`            // of workspaces without their own: name=limit, with commas
+	KeyRequests     int             `json:"keyRequests"`       // a second, of one credential; 0: no limit
+	AuditRetention  daemon.Duration `json:"auditRetention"`    // lines of the audit log are kept for this long
+	PerSandbox      int             `json:"metricsPerSandbox"` // sandboxes that have metrics of their own; 0: none
+	OTLPEndpoint    string          `json:"otlpEndpoint"`      // URL of a collector of OpenTelemetry that gets traces; empty: none does
 
 	// What routing rules do that do not say it.
 	GuestReferences bool `json:"guestReferences"` // references that sandboxes write are resolved
@@ -154,6 +165,8 @@ func Defaults() Settings {
 		WriteTimeout:    daemon.Duration{Duration: ingress.DefaultWriteStall},
 
 		Swap: swap.Auto, ACMEURL: certificate.LetsEncrypt,
+		RemoteRegion: "us-east-1", RemoteAfter: daemon.Duration{Duration: time.Minute}, RemoteEvery: daemon.Duration{Duration: 5 * time.Minute},
+		Lease: daemon.Duration{Duration: 30 * time.Second}, LeaseGrace: daemon.Duration{Duration: 30 * time.Second},
 		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: host.ReadyAuto, WarmPool: 2, WarmPoolMax: 16, Egress: host.EgressOpen, MaskResponses: true, Images: []string{doze.ImageDefault}, Log: "info",
 		ImageMaxMB: disk.BytesDefault >> 20, ImageRetention: daemon.Duration{Duration: 7 * 24 * time.Hour}, LogsRetention: daemon.Duration{Duration: 7 * 24 * time.Hour}, LogsWorkspaceMB: 512, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
 		Builds: 2, BuildCacheAge: daemon.Duration{Duration: 7 * 24 * time.Hour}, BuildTimeout: daemon.Duration{Duration: 15 * time.Minute},

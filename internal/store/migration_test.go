@@ -69,6 +69,11 @@ var history = map[int64][]string{
 		`INSERT INTO egress_days (workspace, day, bytes) VALUES ('w', '2026-01-31', 5)`,
 	},
 	24: {`INSERT INTO builds (id, workspace, name, phase, created_at, sealed, body) VALUES ('b', 'w', 'app', 'ended', 7, '', '{}')`},
+	25: {
+		`INSERT INTO nodes (id, state, epoch, created_at, body) VALUES ('n', 'ready', 1, 7, '{}')`,
+		`INSERT INTO places (kind, id, node, epoch) VALUES ('machine', 'm', 'n', 2)`,
+		`INSERT INTO join_tokens (id, hash, expires_at) VALUES ('t', 'h', 7)`,
+	},
 }
 
 // sandboxRow adds a sandbox whose name is its uid.

@@ -124,6 +124,16 @@ func bounded(network, _ string, c syscall.RawConn) (err error) {
 	}), err)
 }
 
+// ErrTaken is in the error about a database that another store has.
+var ErrTaken = errors.New("another store has the database")
+
+// Own returns an error unless the database is still this store's. With ErrTaken in it, it
+// never will be again.
+func (s *Store) Own(ctx context.Context) error {
+	_, err := s.write.ExecContext(ctx, `SELECT 1`)
+	return err
+}
+
 // A tenure is the time in which a database is one store's. The connection that
 // writes holds a lock; it goes with the connection, and the next one takes it
 // again. If another store had it meanwhile, it is that one's: what this one has
@@ -163,7 +173,7 @@ func (t *tenure) lock(ctx context.Context, c *pgx.Conn) error {
 		return err
 	}
 	if owner != t.id {
-		return doze.Errorf(doze.Unavailable, "another dozed has taken the database over: restart this one")
+		return doze.Wrap(ErrTaken, doze.Unavailable, "another dozed has taken the database over: restart this one")
 	}
 	return nil
 }
@@ -224,7 +234,7 @@ func classify(ctx context.Context, err error) error {
 	}
 	switch code := state(err); {
 	case code == stateNoLock:
-		return doze.Wrap(err, doze.Unavailable, "another dozed uses the database: stop it first")
+		return doze.Wrap(errors.Join(ErrTaken, err), doze.Unavailable, "another dozed uses the database: stop it first")
 	case code == stateNoText:
 		return doze.Wrap(err, doze.Invalid, "a text has a NUL in it, or is no UTF-8")
 	case away(err, code):

@@ -286,6 +286,37 @@ func TestAccept(t *testing.T) {
 	})
 }
 
+// TestAcceptFromAnotherNode: what the next node of a machine reports counts, although it began
+// to count earlier than the node before it.
+func TestAcceptFromAnotherNode(t *testing.T) {
+	onBoth(t, func(d database) {
+		t := d.t
+		s := d.open(t)
+		sb := insert(t, s, "a")
+		apply(t, s, sb.UID, doze.Placed)
+		other := insert(t, s, "b")
+		apply(t, s, other.UID, doze.Placed)
+		report := func(of store.Sandbox, seq uint64, to doze.Phase, want bool) {
+			t.Helper()
+			moved, err := s.Accept(t.Context(), []store.Report{{Machine: of.Machine, Seq: seq, Phase: to, At: epoch}})
+			if err != nil || (len(moved) == 1) != want {
+				t.Errorf("report %d that it is %v: %d moved, %v", seq, to, len(moved), err)
+			}
+		}
+		report(sb, 1000, doze.Running, true)
+		report(other, 1000, doze.Running, true)
+		for i, node := range []string{"first", "second"} {
+			if err := s.PutPlace(t.Context(), store.Place{Kind: "machine", ID: sb.Machine, Node: node, Epoch: uint64(i + 2)}); err != nil {
+				t.Fatal(err)
+			}
+			report(sb, 10, doze.Standby, true)
+			report(sb, 11, doze.Running, true)
+			report(sb, 10, doze.Standby, false)
+		}
+		report(other, 10, doze.Standby, false)
+	})
+}
+
 func TestEventsAreBounded(t *testing.T) {
 	onBoth(t, func(d database) {
 		t := d.t

@@ -75,8 +75,24 @@ func (w Platform) Clear() error {
 				time.Sleep(endPause)
 			}
 		}
+		w.thaw()
 	}
 	return errors.Join(w.unmount(), w.removeGroups(), w.removeRun())
+}
+
+// thaw lets processes end that were killed while they stood still: the node had lost its
+// lease.
+func (w Platform) thaw() {
+	for _, parent := range w.Groups() {
+		for file, word := range map[string]string{"freezer.state": "THAWED", "cgroup.freeze": "0"} {
+			f, err := os.OpenFile(filepath.Join(parent, file), os.O_WRONLY, 0)
+			if err != nil {
+				continue // the other version of cgroups has it
+			}
+			_, _ = f.WriteString(word) // what does not end is told
+			_ = f.Close()
+		}
+	}
 }
 
 // Processes returns launchers, processes of the engine, and the process that keeps

@@ -1,10 +1,14 @@
 package teardown
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -73,5 +77,44 @@ func TestClearLeavesWhatIsNotOurs(t *testing.T) {
 	}
 	if _, err := os.Stat(w.Run); err == nil {
 		t.Error("the run directory is still there")
+	}
+}
+
+// TestClearEndsWhatStandsStill: the machines of a node that lost its lease are frozen.
+func TestClearEndsWhatStandsStill(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root for cgroups")
+	}
+	name := fmt.Sprint("doze-teardown-", os.Getpid())
+	parent, file, word := "/sys/fs/cgroup/"+name, "cgroup.freeze", "1"
+	if _, err := os.Stat("/sys/fs/cgroup/freezer"); err == nil {
+		parent, file, word = "/sys/fs/cgroup/freezer/"+name, "freezer.state", "FROZEN"
+	}
+	group, run := filepath.Join(parent, "a"), t.TempDir()
+	if err := os.MkdirAll(group, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), "sh", "-c", "while :; do :; done", run+"/engine")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.Wait() }()
+	for path, text := range map[string]string{filepath.Join(group, "cgroup.procs"): strconv.Itoa(c.Process.Pid), filepath.Join(parent, file): word} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := Platform{Run: run, Cgroup: name, Data: filepath.Join(run, "nothing"), Programs: []string{"sh"}}
+	if err := w.Clear(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Fatal("it does not end")
+	}
+	if left := w.Groups(); len(left) > 0 {
+		t.Errorf("groups are left: %v", left)
 	}
 }

@@ -143,4 +143,14 @@ var all = []software{
 		after:   "docker exec count /bin/cat /n > then; sleep 2; test $(docker exec count /bin/cat /n) -gt $(cat then)",
 		remark:  "With `extraArgs.containers`. Only the network of the sandbox itself.",
 	},
+	{
+		name: "Podman", packages: []string{"podman", "runc", "busybox-static"}, version: "podman --version | cut -d' ' -f3",
+		extra: map[string]string{doze.ExtraContainers: "enabled"},
+		prepare: `mkdir -p box/bin && cp /bin/busybox box/bin/ && for n in sh sleep cat echo; do ln -s busybox box/bin/$n; done && ` +
+			`printf '[engine]\nruntime = "runc"\n' > /etc/containers/containers.conf && ` +
+			`printf '[storage]\ndriver = "vfs"\nrunroot = "/run/containers/storage"\ngraphroot = "/var/lib/containers/storage"\n' > /etc/containers/storage.conf`,
+		before: "tar -C box -c . | podman import - box && podman run -d --network host --name count box /bin/sh -c 'i=0; while :; do i=$((i+1)); echo $i > /n; sleep 0.1; done'",
+		after:  "podman exec count /bin/cat /n > then; sleep 2; test $(podman exec count /bin/cat /n) -gt $(cat then)",
+		remark: "With `extraArgs.containers`, the runtime runc and the storage driver vfs. Only the network of the sandbox itself.",
+	},
 }

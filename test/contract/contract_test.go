@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,6 +36,13 @@ var update = flag.Bool("update", false, "write the answers into the transcripts:
 // nobody else finds.
 const images = "images"
 
+// The transcripts about nodes: one needs roles in processes of their own, the other one
+// process.
+const (
+	nodes      = "nodes"
+	nodesAlone = "nodes-alone"
+)
+
 // TestTranscripts holds every conversation but that about images.
 func TestTranscripts(t *testing.T) {
 	z, drives := dnstest.Serve(t), bucket.Serve(t)
@@ -42,7 +50,7 @@ func TestTranscripts(t *testing.T) {
 	p := start(t, "--pause-after", "1h", "--resolver", z.Address, "--domain", "doze.example", "--regions", "local,us-pdx-1",
 		"--drives", drives.URL, "--drives-credentials", drives.Credentials)
 	for _, tr := range load(t) {
-		if tr.name != images && !tr.inside() {
+		if !slices.Contains([]string{images, nodes, nodesAlone}, tr.name) && !tr.inside() {
 			t.Run(tr.name, func(t *testing.T) { hold(t, p, z, tr, map[string]string{"bucket": drives.URL}) })
 		}
 	}
@@ -63,6 +71,18 @@ POST /sandboxes
 	for _, tr := range load(t) {
 		if tr.inside() {
 			t.Run(tr.name, func(t *testing.T) { s.converse(t, tr) })
+		}
+	}
+}
+
+// TestNodeTranscripts holds the conversations about nodes.
+func TestNodeTranscripts(t *testing.T) {
+	for _, tr := range load(t) {
+		switch {
+		case tr.name == nodes:
+			t.Run(tr.name, func(t *testing.T) { hold(t, launch(t, testkit.Options{Roles: true}), nil, tr, nil) })
+		case tr.name == nodesAlone && os.Getenv(testkit.RolesEnv) == "": //nolint:forbidigo // the environment of the tests says how
+			t.Run(tr.name, func(t *testing.T) { hold(t, start(t), nil, tr, nil) })
 		}
 	}
 }

@@ -59,6 +59,7 @@ var snippets = map[string]snippet{
 			"/var/lib/doze", "$DATA",
 			"doze exec -e CI=1 -w /app web npm test", "doze exec web mkdir /app; doze exec -e CI=1 -w /app web printenv CI",
 			"doze exec -it web bash", ": -it", "doze shell web", ": shell", // they need a terminal: TestTerminal
+			"doze node ls", ":", "doze node drain NODE", ":", "doze sandbox move web --to NODE", ":", // TestDrain, TestMove
 			"doze build . -t app", ": -t app", "doze create site --image app:2", ":", "doze image build-logs app", ":", // TestBuilds
 			"web ./server", "web sleep 60", "web make", "web true",
 			"doze ls --watch", "ends 2 doze ls --watch", "doze top", "ends 3 doze top", "doze events web --follow", "ends 2 doze events web --follow",
@@ -77,6 +78,7 @@ var snippets = map[string]snippet{
 			"/etc/doze.database", "$PWD/database", "/etc/doze.drives", "$PWD/drives",
 			"doze drive create shared", ":", "doze drive mount web shared /mnt/shared", ":", // docs/api/drives.md does
 			"dozed certificates --data /var/lib/doze", "dozed certificates --data $PWD/fleet",
+			"dozed control --data /var/lib/doze --control-listen", ": control", "dozed node --data /var/lib/doze --node-listen", ": node", "dozed edge --data /var/lib/doze --control", ": edge", "doze node ", ": node ", "doze sandbox move web --to NODE", ":", // TestEnroll, TestDrain and TestMove
 			"dozed control --data /var/lib/doze &", ":", "dozed node    --data /var/lib/doze &", ":", "dozed edge    --data /var/lib/doze &", ":", // the roles of every other test
 			"make release ", ": make release ", "docker load <dist/", ": docker load dist/", "helm install", ": helm install", "sudo sh dist/VERSION/install.sh", ": install.sh", "sudo systemctl", ": systemctl", // make release-test
 			"sudo doze login --data /var/lib/doze", ":", "dozed doctor\n", "dozed doctor >/dev/null\n",
@@ -121,6 +123,7 @@ var snippets = map[string]snippet{
 	"docs/api/login.md":    {refused: true, unseen: map[string]string{`{"access_token"`: "nobody allows it in a browser; TestDeviceFlow does"}},
 	"docs/api/network.md":  {unseen: map[string]string{`{"since": "2026-01-31`: "nothing connected here; TestConsole sees where a sandbox connected to"}},
 	"docs/api/platform.md": {says: []string{`curl -N -H "$auth" "$URL/v0/feed?follow=true"`, `curl -H "$auth" "$URL/v0/feed"`}, unseen: map[string]string{`{"from": "2026-11-27`: "nothing happened here then; TestHistory reads what did"}},
+	"docs/api/nodes.md":    {unable: "a platform of one process has no nodes: contract.TestNodeTranscripts asks for them"},
 	"docs/api/policies.md": {},
 	"docs/api/previews.md": {before: oneSandbox + `
 		curl -H "$auth" --json '{"metadata": {"name": "session"}, "spec": {"port": 3000, "public": false}}' "$URL/v0/sandboxes/web/previews" >/dev/null`},

@@ -377,6 +377,12 @@ class DomainShare:
 
 
 @dataclass(kw_only=True)
+class Drained:
+    moved: int
+    stayed: int
+
+
+@dataclass(kw_only=True)
 class Drive:
     events: list[Event] | None = field(default=None)
     metadata: Metadata
@@ -915,6 +921,16 @@ class MountedDrive:
 
 
 @dataclass(kw_only=True)
+class MoveRequest:
+    node: str | None = field(default=None)
+
+
+@dataclass(kw_only=True)
+class Moved:
+    node: str
+
+
+@dataclass(kw_only=True)
 class NameRequest:
     name: str
 
@@ -995,6 +1011,35 @@ class NetworkSpecRequest:
 class NetworkUsage:
     received_bytes: int = field(metadata={"json": "receivedBytes"})
     sent_bytes: int = field(metadata={"json": "sentBytes"})
+
+
+@dataclass(kw_only=True)
+class Node:
+    awake: int
+    created_at: str = field(metadata={"json": "createdAt"})
+    driver: str
+    epoch: int
+    id: str
+    memory: int
+    present: bool
+    renewed_at: str = field(metadata={"json": "renewedAt"})
+    reserved: int
+    sandboxes: int
+    state: str
+    url: str
+    version: str
+
+
+@dataclass(kw_only=True)
+class NodeToken:
+    control: str
+    expires_at: str = field(metadata={"json": "expiresAt"})
+    token: str
+
+
+@dataclass(kw_only=True)
+class NodeTokenRequest:
+    ttl: str | None = field(default=None)
 
 
 @dataclass(kw_only=True)

@@ -74,6 +74,7 @@ var cases = map[string]func(*bench){
 	"images are pinned":                            pins,
 	"a network is set, asleep or awake":            networks,
 	"a path has one drive":                         drives,
+	"a sandbox departs, and returns or leaves":     moves,
 	"settings of what is not there change nothing": settings,
 	"a call ends with its caller":                  canceled,
 }
@@ -499,6 +500,28 @@ func drives(b *bench) {
 	if all, err := b.DriveUsers(ctx, "drive"); err != nil || len(all) != 0 {
 		b.Errorf("the drive of a deleted sandbox is used by %v, %v", all, err)
 	}
+}
+
+func moves(b *bench) {
+	ctx := b.Context()
+	b.create("a")
+	b.done(b.Depart(ctx, "a"))
+	b.done(b.Return(ctx, "a"))
+	b.done(b.Wake(ctx, "a"))
+	b.done(b.Depart(ctx, "a"))
+	for range 2 {
+		b.done(b.Leave(ctx, "a"))
+	}
+	if st, there := b.status("a"); there {
+		b.Errorf("it has left, and is %+v", st)
+	}
+	err := b.Depart(ctx, "a")
+	if b.kind(err, doze.NotFound); !errors.Is(err, fleet.ErrMoved) {
+		b.Errorf("of what is not there nobody says that: %v", err)
+	}
+	b.done(b.Return(ctx, "nobody"))
+	_, err = b.Revive(ctx, b.order("nobody"), time.Time{})
+	b.kind(err, doze.NotFound)
 }
 
 func settings(b *bench) {

@@ -24,6 +24,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -47,6 +48,9 @@ var Roles = []Role{Control, Node, Edge}
 // host is the name in the certificate of a role. It is asked for whatever address a
 // peer has.
 func (r Role) host() string { return string(r) + ".doze.internal" }
+
+// nodeHost is the second name in the certificate of the node with an id.
+func nodeHost(id string) string { return id + "." + Node.host() }
 
 const (
 	// authorityLife and certificateLife are how long what Make makes is good.
@@ -144,11 +148,16 @@ func issue(dir string, r Role, ca *x509.Certificate, by *ecdsa.PrivateKey) error
 	if err != nil {
 		return err
 	}
-	return write(certFile(dir, r), keyFile(dir, r), &x509.Certificate{
-		SerialNumber: serial(), Subject: pkix.Name{CommonName: r.host()}, DNSNames: []string{r.host()},
+	return write(certFile(dir, r), keyFile(dir, r), leaf(r.host()), ca, key, by)
+}
+
+// leaf is a certificate of a role, before it is signed. names are those of the peer.
+func leaf(names ...string) *x509.Certificate {
+	return &x509.Certificate{
+		SerialNumber: serial(), Subject: pkix.Name{CommonName: names[0]}, DNSNames: names,
 		NotBefore: time.Now().Add(-clockSkew), NotAfter: time.Now().Add(certificateLife),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}, ca, key, by)
+	}
 }
 
 // serialBits is the length of a serial number, as RFC 5280 allows.
@@ -252,13 +261,16 @@ func (i *Identity) Transport(peer Role) *http.Transport {
 // Server returns a server for peers that have a certificate of the authority.
 // [ByRole] says which of them may ask for what.
 func (i *Identity) Server(h http.Handler) *http.Server {
+	return i.server(h, &tls.Config{
+		Certificates: []tls.Certificate{i.cert}, ClientCAs: i.pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
+	})
+}
+
+func (i *Identity) server(h http.Handler, c *tls.Config) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP2(true)
 	return &http.Server{
-		Handler: h, ReadHeaderTimeout: headerWait, Protocols: &protocols, HTTP2: http2(),
-		TLSConfig: &tls.Config{
-			Certificates: []tls.Certificate{i.cert}, ClientCAs: i.pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
-		},
+		Handler: h, ReadHeaderTimeout: headerWait, Protocols: &protocols, HTTP2: http2(), TLSConfig: c,
 		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
 	}
 }
@@ -266,7 +278,10 @@ func (i *Identity) Server(h http.Handler) *http.Server {
 // Serve serves peers until ctx ends, and then waits for the requests that are under
 // way. Those that end by no other means, ending has to end.
 func (i *Identity) Serve(ctx context.Context, l net.Listener, h http.Handler, ending ...func()) error {
-	server := i.Server(h)
+	return serve(ctx, i.Server(h), l, ending)
+}
+
+func serve(ctx context.Context, server *http.Server, l net.Listener, ending []func()) error {
 	for _, end := range ending {
 		server.RegisterOnShutdown(end)
 	}
@@ -300,6 +315,23 @@ func ByRole(of map[Role]http.Handler) http.Handler {
 }
 
 // is reports whether a request came from a peer of a role.
-func is(r *http.Request, role Role) bool {
-	return r.TLS != nil && len(r.TLS.VerifiedChains) > 0 && slices.Contains(r.TLS.VerifiedChains[0][0].DNSNames, role.host())
+func is(r *http.Request, role Role) bool { return slices.Contains(names(r), role.host()) }
+
+// names are those in the certificate of a peer. A stranger has none.
+func names(r *http.Request) []string {
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return nil
+	}
+	return r.TLS.VerifiedChains[0][0].DNSNames
+}
+
+// NodeID returns the id in the certificate of a node. It is empty for a certificate of
+// [Make], which is good for any node.
+func NodeID(r *http.Request) string {
+	for _, name := range names(r) {
+		if id, ok := strings.CutSuffix(name, nodeHost("")); ok {
+			return id
+		}
+	}
+	return ""
 }

@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,10 +69,14 @@ type Groups struct {
 	root    string
 	name    string // below the root of each hierarchy
 	unified bool   // cgroup v2
+	freezes bool   // v1 has the controller for it
 }
 
 // controllers that we use, in every hierarchy where v1 has one each.
 var controllers = []string{"memory", "cpu", "pids"}
+
+// freezer is the controller of v1 that stops tasks. Every group of v2 can do that.
+const freezer = "freezer"
 
 // OpenGroups finds out how the host does it and prepares the parent.
 func OpenGroups(name string) (Groups, error) {
@@ -88,7 +93,12 @@ func groupsOf(name string) (Groups, error) {
 	if err := unix.Statfs(cgroupRoot, &st); err != nil {
 		return Groups{}, fmt.Errorf("%s: %w", cgroupRoot, err)
 	}
-	return Groups{root: cgroupRoot, name: name, unified: st.Type == unix.CGROUP2_SUPER_MAGIC}, nil
+	g := Groups{root: cgroupRoot, name: name, unified: st.Type == unix.CGROUP2_SUPER_MAGIC}
+	if !g.unified {
+		err := unix.Statfs(filepath.Join(cgroupRoot, freezer), &st)
+		g.freezes = err == nil && st.Type == unix.CGROUP_SUPER_MAGIC
+	}
+	return g, nil
 }
 
 // prepare makes the parent and lets it limit its children.
@@ -124,6 +134,9 @@ func (g Groups) dirs(id string) []string {
 	var dirs []string
 	for _, c := range controllers {
 		dirs = append(dirs, filepath.Join(g.root, c, g.name, id))
+	}
+	if g.freezes {
+		dirs = slices.Insert(dirs, len(dirs)-1, filepath.Join(g.root, freezer, g.name, id))
 	}
 	return dirs
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/machine/fence"
 	"github.com/dozehq/doze/internal/machine/machinetest"
 )
 
@@ -27,6 +28,22 @@ func TestFake(t *testing.T) {
 		},
 	})
 }
+
+// TestFenced: behind a gate that is open, a driver keeps its promises.
+func TestFenced(t *testing.T) {
+	t.Parallel()
+	machinetest.Run(t, machinetest.Harness{
+		Around: synctest.Test,
+		New: func(t *testing.T) machinetest.Host { //nolint:thelper // it fails nothing
+			return fencedHost{&fakeHost{Fake: machinetest.NewFake(), dir: t.TempDir()}}
+		},
+	})
+}
+
+// fencedHost is a host whose machines are behind an open gate.
+type fencedHost struct{ *fakeHost }
+
+func (h fencedHost) Open(*testing.T) machine.Driver { return fence.New(h.Fake, fence.NewGate()) }
 
 // fakeHost implements [machinetest.Host].
 type fakeHost struct {

@@ -15,6 +15,10 @@ import (
 // what has its name now, or nothing.
 var ErrDeleted = doze.Errorf(doze.Unavailable, "the sandbox is being deleted")
 
+// ErrMoved is for requests to a sandbox that another node has now. The next call finds it
+// there.
+var ErrMoved = doze.Errorf(doze.Unavailable, "the sandbox has moved to another node")
+
 // A Verdict is what becomes of a request.
 type Verdict uint8
 
@@ -28,6 +32,7 @@ const (
 	Broken                 // refused: the sandbox is failed
 	Deleted                // refused: the sandbox is being deleted
 	Closed                 // refused: the sandbox is in another phase that lets nobody in
+	Moved                  // refused: another node has the sandbox
 
 	verdictCount
 )
@@ -65,6 +70,7 @@ var refusals = [verdictCount]func(p doze.Phase, message string) error{
 		return doze.Errorf(doze.Conflict, "the sandbox is failed: %s", message)
 	},
 	Deleted: func(doze.Phase, string) error { return ErrDeleted },
+	Moved:   func(doze.Phase, string) error { return ErrMoved },
 	Closed:  func(p doze.Phase, _ string) error { return doze.Errorf(doze.Conflict, "the sandbox is %s", p) },
 }
 
@@ -80,6 +86,8 @@ func (v Verdict) Refusal(p doze.Phase, message string) error {
 type Gate struct {
 	retired bool // it is about to be deleted
 	frozen  bool // a snapshot is being taken
+	leaving bool // the sandbox is about to move to another node
+	moved   bool // it has moved
 }
 
 // Ask returns what becomes of a request to the sandbox in a phase.
@@ -87,6 +95,10 @@ func (g *Gate) Ask(p doze.Phase) Verdict {
 	switch v := verdicts[p]; {
 	case g.retired:
 		return Deleted
+	case g.moved:
+		return Moved
+	case g.leaving && (v == Enter || v == Wake):
+		return Wait
 	case v == Enter && g.frozen:
 		return Wait
 	default:
@@ -102,6 +114,18 @@ func (g *Gate) Retire(unused bool) bool {
 
 // Reinstate opens what Retire closed.
 func (g *Gate) Reinstate() { g.retired = false }
+
+// Leave lets requests wait until Return, or Move.
+func (g *Gate) Leave() { g.leaving = true }
+
+// Return ends that.
+func (g *Gate) Return() { g.leaving = false }
+
+// Leaving reports whether the sandbox is about to move.
+func (g *Gate) Leaving() bool { return g.leaving }
+
+// Move says that another node has the sandbox.
+func (g *Gate) Move() { g.moved = true }
 
 // Freeze lets requests wait until Thaw.
 func (g *Gate) Freeze() { g.frozen = true }

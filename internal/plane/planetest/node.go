@@ -25,6 +25,7 @@ type Node struct {
 	*fleettest.Builder // builds images
 
 	Report func(fleet.Report)
+	Shelf  *Shelf // set before the first call; nil: machines do not move
 	Hook   func() // if set, called at the begin and the end of each order
 	began  time.Time
 

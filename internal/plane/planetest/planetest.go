@@ -53,6 +53,9 @@ type Platform struct {
 	Memory     doze.Megabytes // of the host; 0: sandboxes may have any
 	limits     doze.Limits    // defaults of the platform
 	Quotas     *quota.Book
+	// Crew makes what control calls in place of Node, of the records; nil is Node itself.
+	// Nodes that join get their orders there.
+	Crew func(*store.Store) fleet.Node
 	// Enforced counts how often open connections were looked at, if it is there.
 	Enforced  *atomic.Int64
 	Unmetered bool
@@ -118,10 +121,14 @@ func (p *Platform) Open(run bool) {
 	p.Opener = opener
 	p.AuditStore = &auditStore{Store: st}
 	p.Audit = audit.New(p.AuditStore, auditRetention)
+	var node fleet.Node = p.Node
+	if p.Crew != nil {
+		node = p.Crew(st)
+	}
 	parts := plane.Parts{
 		Audit: p.Audit,
 		Info:  fleet.NodeInfo{Memory: p.Memory, Proxy: p.Pool != nil, Unmetered: p.Unmetered, BuildDisk: BuildDisk, SealKey: opener.Sealer().Key()},
-		Store: st, Node: p.Node, Gate: p.Node, Directory: p.Dir, Credentials: creds, Regions: []string{"here-1", "there-1"},
+		Store: st, Node: node, Gate: p.Node, Directory: p.Dir, Credentials: creds, Regions: []string{"here-1", "there-1"},
 		Resolver: p.DNS, DomainTarget: cmp.Or(p.Target, Target),
 		Previews: p.Previews, PreviewURL: func(label string) string { return "http://" + label + ".preview.test" },
 		StreamURL: func(label string) string { return "tls://" + label + ".preview.test:443" }, Recheck: func() {},
@@ -142,7 +149,12 @@ func (p *Platform) Open(run bool) {
 	p.Node.Report = p.Ctl.Report
 	p.Node.Mu.Unlock()
 	p.HTTP = p.Rooms.API.Handler()
-	if err := p.Rooms.Recover(t.Context()); err != nil {
+	if p.Crew != nil {
+		err = p.Rooms.Load(t.Context())
+	} else {
+		err = p.Rooms.Recover(t.Context())
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

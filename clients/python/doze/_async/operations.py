@@ -57,6 +57,10 @@ class AsyncControlOperations:
         """Remove a program that users log in with. Needs the scope admin."""
         return await self._transport.call("DELETE", f"{self._base}/oauth/clients/{_codec.segment(client)}", decode=_codec.model(models.OAuthClient), timeout=timeout)
 
+    async def delete_platform_nodes_by_node(self, node: str, *, timeout: float | None = None) -> None:
+        """Remove a node. It is 409 while the node has something, or has a lease. Needs the scope admin."""
+        return await self._transport.call("DELETE", f"{self._base}/platform/nodes/{_codec.segment(node)}", decode=_codec.nothing, timeout=timeout)
+
     async def delete_policies_by_policy(self, policy: str, *, timeout: float | None = None) -> models.Policy:
         """Delete a policy. Needs the scope policies:delete."""
         return await self._transport.call("DELETE", f"{self._base}/policies/{_codec.segment(policy)}", decode=_codec.model(models.Policy), timeout=timeout)
@@ -276,6 +280,10 @@ class AsyncControlOperations:
     async def get_platform_history(self, *, series: str | None = None, from_: str | None = None, to: str | None = None, step: str | None = None, timeout: float | None = None) -> models.History:
         """Read what the platform did and took. Only operators get it. The last 24 hours are in steps of 10 seconds or more, and 30 days in steps of 10 minutes or more. The parameter series has names, separated by commas. A value of null was not recorded. Needs the scope admin."""
         return await self._transport.call("GET", f"{self._base}/platform/history", params=_codec.query(**{"series": series, "from": from_, "to": to, "step": step}), decode=_codec.model(models.History), timeout=timeout)
+
+    async def get_platform_nodes(self, *, timeout: float | None = None) -> list[models.Node]:
+        """List nodes. Only operators get it. A platform of one process has no list of nodes. Needs the scope admin."""
+        return await self._transport.call("GET", f"{self._base}/platform/nodes", decode=_codec.items(_codec.model(models.Node)), timeout=timeout)
 
     async def get_platform_users(self, *, timeout: float | None = None) -> list[models.User]:
         """List all users of the platform. Only operators get them. Needs the scope admin."""
@@ -545,6 +553,22 @@ class AsyncControlOperations:
         """Decline a share of an image. It is 404, since no share awaits an answer. Needs the scope admin."""
         return await self._transport.call("POST", f"{self._base}/pending-image-shares/{_codec.segment(share)}/decline", decode=_codec.model(models.Image), timeout=timeout)
 
+    async def post_platform_nodes_by_node_cordon(self, node: str, *, timeout: float | None = None) -> models.Node:
+        """Cordon a node. It keeps its sandboxes, and takes no new ones. Needs the scope admin."""
+        return await self._transport.call("POST", f"{self._base}/platform/nodes/{_codec.segment(node)}/cordon", decode=_codec.model(models.Node), timeout=timeout)
+
+    async def post_platform_nodes_by_node_drain(self, node: str, *, timeout: float | None = None) -> models.Drained:
+        """Drain a node. It takes no new sandboxes, and those that it has move to other nodes. Requests to one that moves wait. The answer comes when all have moved, and says how many could not. Needs the scope admin."""
+        return await self._transport.call("POST", f"{self._base}/platform/nodes/{_codec.segment(node)}/drain", decode=_codec.model(models.Drained), timeout=timeout)
+
+    async def post_platform_nodes_by_node_uncordon(self, node: str, *, timeout: float | None = None) -> models.Node:
+        """Uncordon a node. Needs the scope admin."""
+        return await self._transport.call("POST", f"{self._base}/platform/nodes/{_codec.segment(node)}/uncordon", decode=_codec.model(models.Node), timeout=timeout)
+
+    async def post_platform_nodes_tokens(self, body: models.NodeTokenRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.NodeToken:
+        """Create a token for new nodes. Only operators get it. The token is in this answer alone. Machines join with it until it expires. Needs the scope admin."""
+        return await self._transport.call("POST", f"{self._base}/platform/nodes/tokens", body=body, decode=_codec.model(models.NodeToken), timeout=timeout)
+
     async def post_policies(self, body: models.PolicyRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Policy:
         """Create a policy. Needs the scope policies:create."""
         return await self._transport.call("POST", f"{self._base}/policies", body=body, decode=_codec.model(models.Policy), timeout=timeout)
@@ -560,6 +584,10 @@ class AsyncControlOperations:
     async def post_sandboxes_by_name_fork(self, name: str, body: models.ForkRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.ForkResponse:
         """Fork a sandbox. Without snapshotId, it takes a snapshot first, which stays. Memory is copied as it is, with the secrets in it. Needs the scope sandboxes:create."""
         return await self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/fork", body=body, decode=_codec.model(models.ForkResponse), timeout=timeout)
+
+    async def post_sandboxes_by_name_move(self, name: str, body: models.MoveRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.Moved:
+        """Move a sandbox to another node. Only operators can do it. The sandbox sleeps here and wakes there, with its memory and processes. Requests to it wait meanwhile. Needs the scope admin."""
+        return await self._transport.call("POST", f"{self._base}/sandboxes/{_codec.segment(name)}/move", body=body, decode=_codec.model(models.Moved), timeout=timeout)
 
     async def post_sandboxes_by_name_previews(self, name: str, body: models.PreviewRequest | Mapping[str, Any], *, force: bool | None = None, timeout: float | None = None) -> models.Preview:
         """Create a preview. Needs the scope sandboxes:update."""

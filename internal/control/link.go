@@ -1,0 +1,111 @@
+package control
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/store"
+)
+
+// Link is what a server offers to those who keep its nodes.
+type Link struct{ *Server }
+
+// TellNode tells a node what its process before knew: limits, and for each sandbox that
+// is there, its grace period and network.
+func (l Link) TellNode(ctx context.Context, n fleet.Node, has func(machine string) bool) error {
+	return l.tellNode(ctx, n, has)
+}
+
+// Accept records reports of a node. When it returns, they outlast a crash.
+func (l Link) Accept(ctx context.Context, reports []fleet.Report) error {
+	return l.accept(ctx, reports)
+}
+
+// Inform says what the nodes of the platform can do.
+func (l Link) Inform(info fleet.NodeInfo) { l.node.Store(&info) }
+
+// A Lodger is a living sandbox that has, or had, a machine on a node.
+type Lodger struct {
+	UID, Machine, Workspace, Name string
+	Used                          time.Time // when it was used last, as far as that is known
+}
+
+// Lodgers returns the living sandboxes whose machines are at a place, those first that were
+// used last.
+func (l Link) Lodgers(ctx context.Context, at func(machine string) bool) (all []Lodger, err error) {
+	err = l.Store.EachLiving(ctx, func(sb store.Sandbox) error {
+		if slices.Contains(movable, sb.Phase) && at(sb.Machine) {
+			all = append(all, Lodger{sb.UID, sb.Machine, sb.Metadata.Workspace, sb.Metadata.Name, sb.LastUsed})
+		}
+		return nil
+	})
+	slices.SortStableFunc(all, func(a, b Lodger) int { return b.Used.Compare(a.Used) })
+	return all, err
+}
+
+// movable are the phases of sandboxes that have a memory, which can go on elsewhere.
+var movable = []doze.Phase{doze.Running, doze.Suspending, doze.Standby, doze.Waking, doze.Disabling, doze.Disabled}
+
+// awake are the phases of sandboxes that do something.
+var awake = []doze.Phase{doze.Running, doze.Suspending, doze.Waking}
+
+// LodgerNamed returns the sandbox of a name.
+func (l Link) LodgerNamed(ctx context.Context, workspace, name string) (Lodger, error) {
+	sb, err := l.Store.SandboxByName(ctx, workspace, name)
+	if err != nil {
+		return Lodger{}, err
+	}
+	if !slices.Contains(movable, sb.Phase) {
+		return Lodger{}, doze.Errorf(doze.Conflict, "the sandbox is %s: only one that runs or sleeps can move", sb.Phase.Status())
+	}
+	return Lodger{sb.UID, sb.Machine, sb.Metadata.Workspace, sb.Metadata.Name, sb.LastUsed}, nil
+}
+
+// InTurn has a sandbox begin somewhere else while nobody changes it. do gets the order for
+// it, and when the sandbox was used last. A sandbox that has another machine meanwhile, or
+// ends, is left alone. If do finds no copy, the sandbox fails for good.
+func (l Link) InTurn(ctx context.Context, of Lodger, do func(ctx context.Context, o fleet.Order, used time.Time) error) error {
+	life, release, err := l.take(ctx, of.UID, 0)
+	if err != nil {
+		return err
+	}
+	defer release()
+	sb, err := l.Store.Sandbox(life, of.UID)
+	if doze.Public(err).Kind == doze.NotFound {
+		return nil
+	}
+	if err != nil || sb.Machine != of.Machine || !slices.Contains(movable, sb.Phase) {
+		return err
+	}
+	o, err := l.order(life, sb)
+	if err != nil {
+		return err
+	}
+	used := sb.LastUsed
+	if slices.Contains(awake, sb.Phase) {
+		used = time.Now() // until now, as far as anybody knows
+	}
+	err = do(life, o, used)
+	if doze.Public(err).Kind == doze.NotFound {
+		return l.giveUp(life, sb, err)
+	}
+	if err != nil {
+		return err
+	}
+	if sb.Phase == doze.Disabled || sb.Phase == doze.Disabling {
+		return l.Node.Disable(life, sb.Machine)
+	}
+	return nil
+}
+
+// giveUp says of a sandbox that nothing is left of it.
+func (l Link) giveUp(ctx context.Context, sb store.Sandbox, why error) error {
+	sb, err := l.Store.Apply(ctx, sb.UID, store.Step{On: doze.Broke, Message: doze.Public(why).Message, At: time.Now(), Machine: store.NewID()})
+	if err == nil {
+		l.putUpstream(ctx, sb)
+	}
+	return err
+}

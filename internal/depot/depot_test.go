@@ -1,0 +1,331 @@
+package depot_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/depot"
+	"github.com/dozehq/doze/internal/drive"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/node"
+	"github.com/dozehq/doze/internal/testkit/bucket"
+	"github.com/dozehq/doze/internal/vault"
+)
+
+// rights are those of control: which node has a machine, and since when.
+type rights struct {
+	mu    sync.Mutex
+	at    map[string]string // guarded by mu
+	epoch map[string]uint64 // guarded by mu
+}
+
+func key(name string) []byte { sum := sha256.Sum256([]byte(name)); return sum[:] }
+
+func (r *rights) Claim(_ context.Context, node, machine string) (fleet.Claim, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.at[machine] != node {
+		return fleet.Claim{}, doze.Errorf(doze.Conflict, "it is on another node")
+	}
+	return fleet.Claim{Epoch: r.epoch[machine], Key: key(machine)}, nil
+}
+
+func (r *rights) FileKey(_ context.Context, _, name string) ([]byte, error) { return key(name), nil }
+
+func (r *rights) move(machine, to string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.at[machine] = to
+	r.epoch[machine]++
+}
+
+// host is a [depot.Node] whose sandboxes are a few bytes of memory.
+type host struct {
+	dir   string
+	depot *depot.Depot
+	files node.Files
+	slow  chan struct{} // if set, the first copy waits until it is closed
+
+	mu      sync.Mutex
+	memory  map[string]string     // guarded by mu; by UID
+	list    []node.Copyable       // guarded by mu
+	copies  map[string]int        // guarded by mu; by UID
+	leaving map[string]bool       // guarded by mu
+	has     map[string]node.Files // guarded by mu; of those that were revived
+	made    map[string]time.Time  // guarded by mu
+}
+
+// recordFile is what a copy has besides memory.
+const recordFile = "record.json"
+
+type record struct {
+	Files node.Files
+	At    time.Time
+}
+
+func (h *host) Copyable() []node.Copyable {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.list)
+}
+
+func (h *host) CopyOut(_ context.Context, uid string) (string, node.Files, func() error, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	dir := filepath.Join(h.dir, "away", uid)
+	raw, err := json.Marshal(record{h.files, time.Now()})
+	err = errors.Join(err, os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, recordFile), raw, 0o600),
+		os.WriteFile(filepath.Join(dir, "memory"), []byte(h.memory[uid]), 0o600))
+	h.copies[uid]++
+	if slow := h.slow; slow != nil {
+		h.slow = nil // the first copy alone
+		h.mu.Unlock()
+		<-slow
+		h.mu.Lock()
+	}
+	return dir, h.files, func() error { return os.RemoveAll(dir) }, err
+}
+
+func (h *host) CopyDeparting(ctx context.Context, uid string) (string, node.Files, func() error, error) {
+	h.mu.Lock()
+	h.leaving[uid] = true
+	h.mu.Unlock()
+	return h.CopyOut(ctx, uid)
+}
+
+func (h *host) Return(_ context.Context, uid string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.leaving, uid)
+	return nil
+}
+
+func (h *host) Incoming(uid string) (string, error) {
+	dir := filepath.Join(h.dir, "away", uid)
+	return dir, errors.Join(os.MkdirAll(filepath.Dir(dir), 0o700), os.RemoveAll(dir))
+}
+
+func (h *host) Needs(uid string) (node.Files, time.Time, error) {
+	var r record
+	raw, err := os.ReadFile(filepath.Join(h.dir, "away", uid, recordFile))
+	return r.Files, r.At, errors.Join(err, json.Unmarshal(raw, &r))
+}
+
+func (h *host) Revive(_ context.Context, o fleet.Order, has node.Files, _ time.Time) error {
+	raw, err := os.ReadFile(filepath.Join(h.dir, "away", o.UID, "memory"))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.memory[o.UID], h.has[o.UID] = string(raw), has
+	return err
+}
+
+func (h *host) copied(uid string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.copies[uid]
+}
+
+// yard are hosts with one bucket.
+type yard struct {
+	rights *rights
+	bucket *bucket.Bucket
+	vault  *vault.Vault
+}
+
+func newYard(t *testing.T) *yard {
+	t.Helper()
+	b := bucket.Serve(t)
+	opened, err := drive.Open(drive.Options{URL: b.URL, Credentials: b.Credentials, Region: "us-east-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, name := opened.Client()
+	v, err := vault.New(client, name, vault.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &yard{&rights{at: map[string]string{}, epoch: map[string]uint64{}}, b, v}
+}
+
+// host returns a host whose images have a content.
+func (y *yard) host(t *testing.T, id, root string, change func(*depot.Options)) *host {
+	t.Helper()
+	h := &host{
+		dir: t.TempDir(), memory: map[string]string{}, copies: map[string]int{}, leaving: map[string]bool{},
+		has: map[string]node.Files{}, made: map[string]time.Time{},
+	}
+	images := filepath.Join(h.dir, "images")
+	h.files = node.Files{Root: filepath.Join(images, "root.erofs"), Agent: filepath.Join(images, "agent.erofs")}
+	err := errors.Join(os.MkdirAll(images, 0o700), os.WriteFile(h.files.Root, []byte(root), 0o600), os.WriteFile(h.files.Agent, []byte("agent"), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := depot.Options{Vault: y.vault, Rights: y.rights, ID: id, Dir: filepath.Join(h.dir, "foreign"), Local: []string{images}}
+	if change != nil {
+		change(&o)
+	}
+	if h.depot, err = depot.New(o, h); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// TestThereAndBack: a sandbox begins on another node as it was, with the very files that it
+// was made of, and goes back with what it did there.
+func TestThereAndBack(t *testing.T) {
+	t.Parallel()
+	y := newYard(t)
+	a, b := y.host(t, "a", "root of a", nil), y.host(t, "b", "root of b", nil)
+	y.rights.move("s", "a")
+	a.memory["s"] = "one"
+	step := func(from, to *host, id string) {
+		t.Helper()
+		if err := from.depot.Depart(t.Context(), "s"); err != nil {
+			t.Fatal(err)
+		}
+		y.rights.move("s", id)
+		if at, err := to.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}); err != nil || time.Since(at) > time.Minute {
+			t.Fatalf("it was made at %s: %v", at, err)
+		}
+	}
+	step(a, b, "b")
+	if b.memory["s"] != "one" {
+		t.Errorf("its memory is %q", b.memory["s"])
+	}
+	raw, err := os.ReadFile(b.has["s"].Root)
+	if err != nil || string(raw) != "root of a" {
+		t.Errorf("its root is %q: %v", raw, err)
+	}
+	if b.has["s"].Agent != b.files.Agent {
+		t.Errorf("the agent that is here came again, as %s", b.has["s"].Agent)
+	}
+	b.memory["s"], b.files.Root = "two", b.has["s"].Root
+	step(b, a, "a")
+	if a.memory["s"] != "two" || a.has["s"].Root != a.files.Root {
+		t.Errorf("its memory is %q, its root %s", a.memory["s"], a.has["s"].Root)
+	}
+	if err := b.depot.Retain(func(string) bool { return false }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(b.has["s"].Root); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that nobody needs stays: %v", err)
+	}
+	for _, name := range y.bucket.Keys(t) {
+		if text, _ := y.bucket.Text(t, name); bytes.Contains([]byte(text), []byte("root of a")) || bytes.Contains([]byte(text), []byte("two")) {
+			t.Errorf("%s can be read in the bucket", name)
+		}
+	}
+}
+
+// TestFence: a node that was thought dead puts nothing over what came after it.
+func TestFence(t *testing.T) {
+	t.Parallel()
+	y := newYard(t)
+	a, b := y.host(t, "a", "root", nil), y.host(t, "b", "root", nil)
+	y.rights.move("s", "a")
+	a.memory["s"] = "one"
+	if err := a.depot.Depart(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	y.rights.move("s", "b")
+	if _, err := b.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	a.memory["s"] = "late"
+	if err := a.depot.Depart(t.Context(), "s"); doze.Public(err).Kind != doze.Conflict || a.leaving["s"] {
+		t.Errorf("the node that lost it copies it: %v, and requests wait: %t", err, a.leaving["s"])
+	}
+	y.rights.move("s", "c")
+	c := y.host(t, "c", "root", nil)
+	if _, err := c.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}); err != nil || c.memory["s"] != "one" {
+		t.Errorf("it goes on as %q: %v", c.memory["s"], err)
+	}
+	y.rights.move("nobody", "c")
+	if _, err := c.depot.Revive(t.Context(), fleet.Order{UID: "nobody"}, time.Time{}); doze.Public(err).Kind != doze.NotFound {
+		t.Errorf("a sandbox without a copy: %v", err)
+	}
+}
+
+// TestRun: what sleeps is copied once, what does not sleep again and again, and what failed
+// is tried again.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	y := newYard(t)
+	h := y.host(t, "a", "root", func(o *depot.Options) { o.After, o.Every = time.Second, 3*time.Second })
+	old := time.Now().Add(-time.Hour)
+	for _, uid := range []string{"asleep", "awake", "fresh"} {
+		y.rights.move(uid, "a")
+		h.memory[uid] = uid
+	}
+	h.list = []node.Copyable{
+		{UID: "asleep", Since: old, State: "1"}, {UID: "awake", Awake: true, Since: old, State: "1"}, {UID: "fresh", Since: time.Now().Add(time.Hour), State: "1"},
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { _ = h.depot.Run(ctx) })
+	for deadline := time.Now().Add(time.Minute); h.copied("awake") < 3; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("copies: %v", h.copies)
+		}
+	}
+	h.mu.Lock()
+	h.list[0].State = "2"
+	h.mu.Unlock()
+	for deadline := time.Now().Add(time.Minute); h.copied("asleep") < 2; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("copies: %v", h.copies)
+		}
+	}
+	cancel()
+	run.Wait()
+	if h.copies["fresh"] != 0 || h.copies["asleep"] != 2 {
+		t.Errorf("copies: %v", h.copies)
+	}
+}
+
+// TestDepartMakesItsOwnCopy: a departure that meets a copy under way does not take that for
+// its own, which has an older state.
+func TestDepartMakesItsOwnCopy(t *testing.T) {
+	t.Parallel()
+	y := newYard(t)
+	a, b := y.host(t, "a", "root", func(o *depot.Options) { o.After, o.Every = 0, time.Hour }), y.host(t, "b", "root", nil)
+	y.rights.move("s", "a")
+	a.memory["s"] = "old"
+	slow := make(chan struct{})
+	a.slow = slow
+	a.list = []node.Copyable{{UID: "s", Awake: true, Since: time.Now().Add(-time.Hour), State: "1"}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { _ = a.depot.Run(ctx) })
+	for deadline := time.Now().Add(time.Minute); a.copied("s") == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no copy is made")
+		}
+	}
+	a.mu.Lock()
+	a.memory["s"] = "new"
+	a.mu.Unlock()
+	departed := make(chan error, 1)
+	go func() { departed <- a.depot.Depart(t.Context(), "s") }()
+	time.Sleep(100 * time.Millisecond)
+	close(slow)
+	if err := <-departed; err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	run.Wait()
+	y.rights.move("s", "b")
+	if _, err := b.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}); err != nil || b.memory["s"] != "new" {
+		t.Errorf("it goes on as %q: %v", b.memory["s"], err)
+	}
+}

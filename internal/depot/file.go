@@ -1,0 +1,218 @@
+package depot
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/node"
+	"github.com/dozehq/doze/internal/vault"
+)
+
+const (
+	// needsFile, in a copy, says which files it needs.
+	needsFile = "needs.json"
+	// needsMax bounds it, in bytes.
+	needsMax = 4 << 10
+	// fileMode is of files that came: nobody changes them.
+	fileMode = 0o444
+)
+
+// need is a file that a copy needs. Its content is the same everywhere, or it is another
+// one. The memory of a sandbox has parts of it, by their places in the file.
+type need struct {
+	Name string `json:"name"` // of the file
+	Sum  string `json:"sum"`  // SHA-256, hexadecimal
+}
+
+// needs are those of a copy.
+type needs struct {
+	Root  need `json:"root"`
+	Agent need `json:"agent"`
+}
+
+var (
+	nameForm = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}$`)
+	sumForm  = regexp.MustCompile(`^[0-9a-f]{64}$`)
+)
+
+func (n need) check() error {
+	if !nameForm.MatchString(n.Name) || !sumForm.MatchString(n.Sum) {
+		return fmt.Errorf("the copy needs a file that nobody can name: %.80q", n.Name)
+	}
+	return nil
+}
+
+// object is the name of the file in the bucket.
+func (n need) object() string { return "file-" + n.Sum }
+
+// files are those that many copies need: root file systems and agents.
+type files struct {
+	d   *Depot
+	one singleflight.Group
+
+	mu   sync.Mutex
+	sums map[string]string // guarded by mu; by path: the content of a path never changes
+}
+
+// send has the bucket have what a copy needs, and the copy say so.
+func (f *files) send(ctx context.Context, dir string, of node.Files) error {
+	var n needs
+	for path, to := range map[string]*need{of.Root: &n.Root, of.Agent: &n.Agent} {
+		sum, err := f.sum(path)
+		if err != nil {
+			return err
+		}
+		*to = need{filepath.Base(path), sum}
+		if err := errors.Join(to.check(), f.put(ctx, path, *to)); err != nil {
+			return err
+		}
+	}
+	raw, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, needsFile), raw, 0o600)
+}
+
+// sum is the SHA-256 of a file.
+func (f *files) sum(path string) (string, error) {
+	f.mu.Lock()
+	sum, known := f.sums[path]
+	f.mu.Unlock()
+	if known {
+		return sum, nil
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return "", fmt.Errorf("read %s: %w", path, err)
+	}
+	sum = hex.EncodeToString(hash.Sum(nil))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sums[path] = sum
+	return sum, nil
+}
+
+// put puts a file into the bucket, unless it is there.
+func (f *files) put(ctx context.Context, path string, n need) error {
+	_, err, _ := f.one.Do("put "+n.Sum, func() (any, error) {
+		if g, err := f.d.Vault.Head(ctx, n.object()); err == nil && g != (vault.Generation{}) {
+			return nil, nil
+		}
+		key, err := f.key(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, err
+		}
+		tree := []vault.File{{Name: n.Name, Mode: fileMode, Size: info.Size(), Open: func() (*os.File, error) { return os.Open(path) }}}
+		_, err = f.d.Vault.Save(ctx, n.object(), key, vault.Generation{Epoch: fileEpoch, Seq: 1}, tree)
+		return nil, err
+	})
+	return err
+}
+
+func (f *files) key(ctx context.Context, n need) (vault.Key, error) {
+	raw, err := f.d.Rights.FileKey(ctx, f.d.ID, n.object())
+	if err != nil {
+		return vault.Key{}, err
+	}
+	return vault.KeyOf(raw)
+}
+
+// fetch returns what a copy in a directory needs, as paths on this host.
+func (f *files) fetch(ctx context.Context, dir string) (has node.Files, err error) {
+	file, err := os.Open(filepath.Join(dir, needsFile))
+	if err != nil {
+		return has, fmt.Errorf("the copy does not say what it needs: %w", err)
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	raw, err := io.ReadAll(io.LimitReader(file, needsMax))
+	if err != nil {
+		return has, err
+	}
+	n, err := parseNeeds(raw)
+	if err != nil {
+		return has, err
+	}
+	if has.Root, err = f.get(ctx, n.Root); err != nil {
+		return has, err
+	}
+	has.Agent, err = f.get(ctx, n.Agent)
+	return has, err
+}
+
+func parseNeeds(raw []byte) (n needs, err error) {
+	if err := json.Unmarshal(raw, &n); err != nil {
+		return n, fmt.Errorf("what the copy needs cannot be read: %w", err)
+	}
+	return n, errors.Join(n.Root.check(), n.Agent.check())
+}
+
+// get returns the path of a file on this host, which comes from the bucket if it is not
+// here.
+func (f *files) get(ctx context.Context, n need) (string, error) {
+	for _, dir := range f.d.Local {
+		path := filepath.Join(dir, n.Name)
+		if sum, err := f.sum(path); err == nil && sum == n.Sum {
+			return path, nil
+		}
+	}
+	dir := filepath.Join(f.d.Dir, n.Sum)
+	path := filepath.Join(dir, n.Name)
+	_, err, _ := f.one.Do("get "+n.Sum+n.Name, func() (any, error) {
+		if _, err := os.Lstat(path); err == nil {
+			return nil, nil
+		}
+		key, err := f.key(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+		next := dir + durable.NewSuffix
+		if err := os.RemoveAll(next); err != nil {
+			return nil, err
+		}
+		if _, err := f.d.Vault.Load(ctx, n.object(), key, next); err != nil {
+			return nil, fmt.Errorf("get %s, which the copy needs: %w", n.Name, err)
+		}
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+		// Another node may have called it by another name.
+		entries, err := os.ReadDir(next)
+		if err != nil || len(entries) != 1 {
+			return nil, errors.Join(fmt.Errorf("%s has %d files in the bucket", n.Name, len(entries)), err)
+		}
+		if err := os.Rename(filepath.Join(next, entries[0].Name()), path); err != nil {
+			return nil, err
+		}
+		return nil, errors.Join(os.Remove(next), durable.Sync(dir))
+	})
+	if err != nil {
+		return "", err
+	}
+	sum, err := f.sum(path)
+	if err == nil && sum != n.Sum {
+		err = errors.Join(fmt.Errorf("%s is damaged", path), os.Remove(path))
+	}
+	return path, err
+}

@@ -1,0 +1,427 @@
+// Package crew makes one node of many. It places what is new, records where, and passes
+// each call to the node that has what the call is about. What no node can be asked about
+// has an error with [fleet.ErrUnreachable] in it, and counts as there.
+package crew
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/placement"
+)
+
+// A Kind is a kind of thing that has a place.
+type Kind string
+
+// The kinds of things. The ids of each are never reused.
+const (
+	Machine  Kind = "machine"
+	Snapshot Kind = "snapshot"
+	Volume   Kind = "volume"
+	Builder  Kind = "builder" // by the id of its workspace
+	Image    Kind = "image"   // that was built or loaded, by its reference
+)
+
+// A Place says which node has a thing.
+type Place struct {
+	Kind Kind
+	ID   string
+	Node string
+	// Epoch grows with each node that gets the thing.
+	Epoch uint64
+}
+
+// A Ledger records places. What a method returned without an error outlasts a crash.
+type Ledger interface {
+	// Places returns all places that are recorded.
+	Places(ctx context.Context) ([]Place, error)
+	// Put records a place, or another node for a thing that has one.
+	Put(ctx context.Context, p Place) error
+	// Remove forgets the place of a thing that is gone. One that has none is no error.
+	Remove(ctx context.Context, k Kind, id string) error
+}
+
+// A Member is a node of a crew.
+type Member struct {
+	Info fleet.NodeInfo
+	Node fleet.Node
+	// Open says that it takes what is new.
+	Open bool
+	Load fleet.Load
+}
+
+// claim is memory of a machine that its node may not count yet.
+type claim struct {
+	memory  doze.Megabytes
+	counted bool // the machine was made, or will not be: the next word of the node counts
+}
+
+// thing is the key of a place.
+type thing struct {
+	kind Kind
+	id   string
+}
+
+// A Crew is all nodes of a platform. It is safe for concurrent use.
+type Crew struct {
+	ledger Ledger
+	atlas  *fleet.Atlas // what edges know
+
+	mu      sync.Mutex
+	home    string                 // guarded by mu; the node of all things without a place
+	members map[string]*Member     // guarded by mu; by the id of the node
+	places  map[thing]Place        // guarded by mu
+	claimed map[string]*claim      // guarded by mu; by machine
+	limits  map[string]doze.Limits // guarded by mu; by workspace, the empty one has the defaults
+}
+
+var _ fleet.Node = (*Crew)(nil)
+
+// Open returns a crew without members. home is the node that has all things without a
+// place, and atlas learns where machines are.
+func Open(ctx context.Context, l Ledger, home string, atlas *fleet.Atlas) (*Crew, error) {
+	all, err := l.Places(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, claimed: map[string]*claim{}, limits: map[string]doze.Limits{}}
+	c.SetHome(home)
+	for _, p := range all {
+		c.places[thing{p.Kind, p.ID}] = p
+		if p.Kind == Machine {
+			atlas.Put(p.ID, p.Node)
+		}
+	}
+	return c, nil
+}
+
+// SetHome says which node has all things without a place: the first one that joined.
+func (c *Crew) SetHome(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.home = id; id != "" {
+		c.atlas.SetHome(id)
+	}
+}
+
+// Put adds a member, or replaces the one with its id.
+func (c *Crew) Put(m Member) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.members[m.Info.ID] = &m
+}
+
+// Remove removes a member. What it has counts as there, and cannot be reached.
+func (c *Crew) Remove(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.members, id)
+}
+
+// Update changes what is known of a member, if it is there.
+func (c *Crew) Update(id string, change func(*Member)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.members[id]; m != nil {
+		change(m)
+	}
+}
+
+// Members returns all members by id, in the order of the ids.
+func (c *Crew) Members() []Member {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []Member
+	for _, id := range slices.Sorted(maps.Keys(c.members)) {
+		all = append(all, *c.members[id])
+	}
+	return all
+}
+
+// On returns what is recorded on a node. What has no place of its own is not in it.
+func (c *Crew) On(node string) (all []Place) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.places {
+		if p.Node == node {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// Of returns the id of the node that has a thing, or has had it if the thing is gone. It
+// is empty while no node has ever joined.
+func (c *Crew) Of(k Kind, id string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.of(k, id)
+}
+
+// of is Of. Preconditions: c.mu is held.
+func (c *Crew) of(k Kind, id string) string { return cmp.Or(c.places[thing{k, id}].Node, c.home) }
+
+// errAway is the end of a call about what is on a node that cannot be asked.
+func errAway(node string) error {
+	err := errors.Join(fleet.ErrUnreachable, errors.New("the node has not joined: "+node))
+	return doze.Wrap(err, doze.Unavailable, "the node of the sandbox cannot be reached: try again")
+}
+
+// node returns the node of a thing.
+func (c *Crew) node(k Kind, id string) (fleet.Node, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := c.of(k, id)
+	if m := c.members[at]; m != nil {
+		return m.Node, nil
+	}
+	if at == "" {
+		return nil, fleet.ErrNoNode
+	}
+	return nil, errAway(at)
+}
+
+// any returns some node, one that takes what is new if there is one: what it is asked
+// for, each can do.
+func (c *Crew) any() (fleet.Node, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var some fleet.Node
+	for _, id := range slices.Sorted(maps.Keys(c.members)) {
+		m := c.members[id]
+		if m.Open {
+			return m.Node, nil
+		}
+		some = cmp.Or(some, m.Node)
+	}
+	if some == nil {
+		return nil, fleet.ErrNoNode
+	}
+	return some, nil
+}
+
+// on makes a call that returns something to the node of a thing.
+func on[Out any](c *Crew, k Kind, id string, do func(fleet.Node) (Out, error)) (out Out, err error) {
+	n, err := c.node(k, id)
+	if err != nil {
+		return out, err
+	}
+	return do(n)
+}
+
+// tell makes a call to the node of a thing.
+func (c *Crew) tell(k Kind, id string, do func(fleet.Node) error) error {
+	n, err := c.node(k, id)
+	if err != nil {
+		return err
+	}
+	return do(n)
+}
+
+// all makes a call to every member at the same time, and joins the errors. A node that
+// has things, or may have, and is not a member, is an error with [fleet.ErrUnreachable].
+func (c *Crew) all(do func(id string, n fleet.Node) error) error {
+	c.mu.Lock()
+	nodes := map[string]fleet.Node{}
+	for id, m := range c.members {
+		nodes[id] = m.Node
+	}
+	away := map[string]bool{}
+	for _, p := range c.places {
+		away[p.Node] = nodes[p.Node] == nil
+	}
+	if c.home != "" {
+		away[c.home] = nodes[c.home] == nil
+	}
+	c.mu.Unlock()
+	var calls sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	for id, n := range nodes {
+		calls.Go(func() {
+			if err := do(id, n); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			}
+		})
+	}
+	calls.Wait()
+	for id, is := range away {
+		if is {
+			errs = append(errs, errAway(id))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// split groups ids by their node, and asks each node for its own. What reachable nodes
+// answer is returned with the error about the others.
+func split[Out any](c *Crew, k Kind, ids []string, ask func(n fleet.Node, ids []string) (map[string]Out, error)) (map[string]Out, error) {
+	by := map[string][]string{}
+	c.mu.Lock()
+	for _, id := range ids {
+		at := c.of(k, id)
+		by[at] = append(by[at], id)
+	}
+	c.mu.Unlock()
+	var calls sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	out := map[string]Out{}
+	for _, its := range by {
+		calls.Go(func() {
+			some, err := on(c, k, its[0], func(n fleet.Node) (map[string]Out, error) { return ask(n, its) })
+			mu.Lock()
+			defer mu.Unlock()
+			maps.Copy(out, some)
+			errs = append(errs, err)
+		})
+	}
+	calls.Wait()
+	return out, errors.Join(errs...)
+}
+
+// stays reports whether an image is on one node alone: nobody pulls what was built here.
+func (c *Crew) stays(ref string) bool { return strings.HasPrefix(ref, doze.BuiltPrefix) }
+
+// choose returns a node for something new.
+func (c *Crew) choose(w placement.Want) (id string, n fleet.Node, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.members) == 0 {
+		return "", nil, fleet.ErrNoNode
+	}
+	id, why, ok := placement.Choose(w, c.candidates())
+	if !ok {
+		return "", nil, doze.Errorf(doze.Unavailable, "%s", why.String())
+	}
+	return id, c.members[id].Node, nil
+}
+
+// Choose returns the id of a node for something that comes from elsewhere.
+func (c *Crew) Choose(w placement.Want) (string, error) {
+	id, _, err := c.choose(w)
+	return id, err
+}
+
+// place returns the node of a new thing, and records it first. One that has a place keeps
+// it: the call is a second one. Nodes in w.Not have refused it.
+func (c *Crew) place(ctx context.Context, k Kind, id string, w placement.Want) (fleet.Node, error) {
+	c.mu.Lock()
+	was, placed := c.places[thing{k, id}]
+	c.mu.Unlock()
+	if placed && !slices.Contains(w.Not, was.Node) {
+		return c.node(k, id)
+	}
+	at, n, err := c.choose(w)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Move(ctx, k, id, at); err != nil {
+		return nil, err
+	}
+	if k == Machine {
+		c.Arrived(id) // nobody asks for it before it is there
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.claimed[id] = &claim{memory: w.Memory}
+	}
+	return n, nil
+}
+
+// Move records that a node has a thing from now on. Edges hear of a machine with [Crew.Arrived]:
+// until then, their requests to it wait.
+func (c *Crew) Move(ctx context.Context, k Kind, id, to string) error {
+	p := Place{k, id, to, c.Epoch(k, id) + 1}
+	if err := c.ledger.Put(ctx, p); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.places[thing{k, id}] = p
+	return nil
+}
+
+// Arrived has edges know where a machine is that moved, and has begun there.
+func (c *Crew) Arrived(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p, ok := c.places[thing{Machine, id}]; ok {
+		c.atlas.Put(id, p.Node)
+	}
+}
+
+// Epoch is that in which the present node of a thing has it.
+func (c *Crew) Epoch(k Kind, id string) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return max(1, c.places[thing{k, id}].Epoch)
+}
+
+// forget takes a thing that is gone out of the ledger. A record that stays is harmless:
+// the ids are never reused.
+func (c *Crew) forget(ctx context.Context, k Kind, id string) {
+	c.mu.Lock()
+	_, placed := c.places[thing{k, id}]
+	delete(c.claimed, id)
+	c.mu.Unlock()
+	if !placed {
+		return
+	}
+	if err := c.ledger.Remove(ctx, k, id); err != nil {
+		slog.WarnContext(ctx, "the place of what is gone stays on record", "kind", k, "id", id, "err", err)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.places, thing{k, id})
+	if k == Machine {
+		c.atlas.Drop(id)
+	}
+}
+
+// candidates is what placement knows of the members. Preconditions: c.mu is held.
+func (c *Crew) candidates() []placement.Node {
+	claimed := map[string]doze.Megabytes{}
+	for machine, p := range c.claimed {
+		claimed[c.of(Machine, machine)] += p.memory
+	}
+	nodes := make([]placement.Node, 0, len(c.members))
+	for id, m := range c.members {
+		nodes = append(nodes, placement.Node{
+			ID: id, Open: m.Open, Driver: m.Load.Driver, Memory: m.Load.Memory, Reserved: m.Load.Reserved + claimed[id],
+			Disk: m.Load.Disk, Processors: m.Load.Processors, Busy: m.Load.Busy, Sandboxes: m.Load.Sandboxes, Has: func(image string) bool { return slices.Contains(m.Load.Images, image) },
+		})
+	}
+	return nodes
+}
+
+// count says that nothing is claimed for a machine any more.
+func (c *Crew) count(machine string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.claimed[machine]; p != nil {
+		p.counted = true
+	}
+}
+
+// Beat takes over what a member says of its load.
+func (c *Crew) Beat(id string, l fleet.Load) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.members[id]
+	if m == nil {
+		return
+	}
+	m.Load = l
+	maps.DeleteFunc(c.claimed, func(machine string, p *claim) bool { return p.counted && c.of(Machine, machine) == id })
+}

@@ -1,0 +1,130 @@
+package mtls
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+)
+
+// A failover carries requests to the first of several peers that takes connections. One of
+// them is active: the others take none.
+type failover struct {
+	next  http.RoundTripper
+	hosts []string // host:port
+	wait  time.Duration
+
+	mu sync.Mutex
+	at int // guarded by mu; the peer that took the last connection
+}
+
+// TransportTo is [Identity.Transport] to whichever peer of a role is active, of some base
+// URLs. Requests may name any of these.
+func (i *Identity) TransportTo(peer Role, bases []string) (http.RoundTripper, error) {
+	if len(bases) == 1 {
+		return i.Transport(peer), nil
+	}
+	f := &failover{wait: restartTime}
+	for _, base := range bases {
+		u, err := url.Parse(base)
+		if err != nil {
+			return nil, err
+		}
+		f.hosts = append(f.hosts, u.Host)
+	}
+	t := i.Transport(peer)
+	t.DialContext = (&net.Dialer{Timeout: failoverWait}).DialContext
+	f.next = t
+	return f, nil
+}
+
+// failoverWait is how long a peer may take to accept a connection before another one is
+// tried.
+const failoverWait = 2 * time.Second
+
+// RoundTrip implements [http.RoundTripper]. A request is tried again only if nothing of it was sent.
+func (f *failover) RoundTrip(r *http.Request) (*http.Response, error) {
+	for began := time.Now(); ; {
+		at, host := f.peer()
+		out := r.Clone(r.Context())
+		out.URL.Host = host
+		var body *lent
+		if r.Body != nil && r.Body != http.NoBody {
+			body = &lent{ReadCloser: r.Body}
+			out.Body = body
+		}
+		resp, err := f.next.RoundTrip(out)
+		if err == nil {
+			return resp, nil
+		}
+		f.failed(at)
+		if !unsent(err) || r.Context().Err() != nil || time.Since(began) > f.wait {
+			if body != nil {
+				_ = r.Body.Close()
+			}
+			return nil, err
+		}
+		t := time.NewTimer(knockEvery)
+		select {
+		case <-t.C:
+		case <-r.Context().Done():
+			t.Stop()
+			return nil, err
+		}
+	}
+}
+
+// peer is the one to try.
+func (f *failover) peer() (at int, host string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.at, f.hosts[f.at]
+}
+
+// failed has the next peer tried, unless somebody had before.
+func (f *failover) failed(at int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.at == at {
+		f.at = (at + 1) % len(f.hosts)
+		slog.Debug("a peer takes no connections: trying another one", "peer", f.hosts[at], "other", f.hosts[f.at])
+	}
+}
+
+// unsent reports whether an error is that of a connection that was never made.
+func unsent(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
+}
+
+// lent is the body of a request. A transport that could not connect closes it unread: then
+// it is still good for the next try.
+type lent struct {
+	io.ReadCloser
+
+	mu   sync.Mutex
+	read bool // guarded by mu
+}
+
+// Read implements [io.Reader].
+func (l *lent) Read(p []byte) (int, error) {
+	l.mu.Lock()
+	l.read = true
+	l.mu.Unlock()
+	return l.ReadCloser.Read(p)
+}
+
+// Close implements [io.Closer].
+func (l *lent) Close() error {
+	l.mu.Lock()
+	read := l.read
+	l.mu.Unlock()
+	if !read {
+		return nil
+	}
+	return l.ReadCloser.Close()
+}

@@ -1,0 +1,75 @@
+package host
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/depot"
+	"github.com/dozehq/doze/internal/drive"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/vault"
+)
+
+// findTime is how long a start waits for the bucket.
+const findTime = 5 * time.Second
+
+// errNoBucket is for what needs copies of sandboxes.
+var errNoBucket = doze.Errorf(doze.Unsupported, "this platform has no bucket for checkpoints, so no sandbox can move: its operator names one with --remote and --remote-credentials")
+
+// openDepot opens the bucket of copies, and removes files that came with copies and that
+// nobody needs any more.
+func (h *Host) openDepot(ctx context.Context) error {
+	if h.o.Remote.URL == "" || h.o.Rights == nil {
+		return nil
+	}
+	bucket, err := drive.Open(h.o.Remote)
+	if err != nil {
+		return err
+	}
+	client, name := bucket.Client()
+	v, err := vault.New(client, name, vault.Options{Bandwidth: h.o.RemoteBandwidth})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, findTime)
+	defer cancel()
+	if err := bucket.Check(ctx); err != nil {
+		slog.WarnContext(ctx, "the bucket of checkpoints cannot be used: sandboxes of this node are on this node alone", "bucket", bucket.URL(), "err", err)
+	}
+	local := []string{filepath.Join(h.o.ImagesDir, "images"), filepath.Join(h.o.Data, "agents", "images")}
+	h.depot, err = depot.New(depot.Options{
+		Vault: v, Rights: h.o.Rights, ID: h.o.ID, After: h.o.RemoteAfter, Every: h.o.RemoteEvery, Dir: filepath.Join(h.o.Data, "foreign"), Local: local,
+	}, h.node)
+	if err != nil {
+		return err
+	}
+	roots, err := h.node.ImageFiles()
+	if err != nil {
+		return err
+	}
+	agents, all := h.node.Agents()
+	if !all {
+		return nil // one may be needed that nobody can name
+	}
+	return h.depot.Retain(func(path string) bool { return slices.Contains(roots, path) || slices.Contains(agents, path) })
+}
+
+// Depart implements [fleet.Mover].
+func (n Node) Depart(ctx context.Context, uid string) error {
+	if n.depot == nil {
+		return errNoBucket
+	}
+	return n.depot.Depart(ctx, uid)
+}
+
+// Revive implements [fleet.Mover].
+func (n Node) Revive(ctx context.Context, o fleet.Order, used time.Time) (time.Time, error) {
+	if n.depot == nil {
+		return time.Time{}, errNoBucket
+	}
+	return n.depot.Revive(ctx, o, used)
+}

@@ -1,0 +1,44 @@
+package host
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+)
+
+// loadScale is the unit of the load averages of sysinfo(2).
+const loadScale = 1 << 16
+
+// load is what placement needs to know of this host. What cannot be measured is 0.
+func (h *Host) load(ctx context.Context) fleet.Load {
+	now := h.node.Load()
+	l := fleet.Load{
+		Driver: h.o.Driver, Memory: now.Limit, Reserved: now.Reserved, Sandboxes: now.Sandboxes, Awake: now.Awake,
+		Processors: float64(runtime.NumCPU()),
+	}
+	if l.Memory == 0 {
+		l.Memory = doze.Megabytes(h.memory >> 20)
+	}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err == nil {
+		l.Busy = float64(info.Loads[0]) / loadScale
+	}
+	if s, err := h.disk.State(); err == nil {
+		l.Disk = doze.Megabytes(max(0, s.Free-s.Reserve-s.Pending) >> 20)
+	}
+	all, err := h.images.Stored()
+	if err != nil {
+		slog.DebugContext(ctx, "the images of this node are not told", "err", err)
+	}
+	for _, i := range all {
+		if len(l.Images)+len(i.Refs) <= fleet.ImagesMax {
+			l.Images = append(l.Images, i.Refs...)
+		}
+	}
+	return l
+}

@@ -1,0 +1,276 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/machine"
+)
+
+// A copy for other nodes is a snapshot that no record of control names. It is in a
+// directory of its own, by the UID of its sandbox, while it goes to the bucket or comes
+// from there.
+
+// Copyable is a sandbox that can be copied for other nodes.
+type Copyable struct {
+	UID   string
+	Awake bool
+	// Since is when it fell asleep or, while it is awake, when it was made or adopted here.
+	Since time.Time
+	// State is the same as long as a sandbox that sleeps does not wake.
+	State string
+}
+
+// Copyable returns all sandboxes that can be copied, those first that are so for longest.
+func (n *Node) Copyable() (all []Copyable) {
+	for _, b := range n.all() {
+		b.mu.Lock()
+		awake := b.state.Is(doze.Running)
+		ok := !b.hidden() && b.state.Is(doze.Running, doze.Standby, doze.Disabled) && b.machine != nil && len(b.order.Volumes) == 0 &&
+			b.checkpoint.blocked() == "" && !b.gate.Leaving()
+		c := Copyable{b.order.UID, awake, b.asleep, fmt.Sprint(b.asleep.UnixNano())}
+		if awake {
+			c.Since = b.spent.since
+		}
+		b.mu.Unlock()
+		if ok {
+			all = append(all, c)
+		}
+	}
+	slices.SortFunc(all, func(a, b Copyable) int { return a.Since.Compare(b.Since) })
+	return all
+}
+
+// partLook is how often Depart looks whether a sandbox is in use.
+const partLook = 10 * time.Millisecond
+
+// CopyDeparting is CopyOut for a sandbox that moves to another node. Requests to it wait,
+// and it sleeps when nobody is in the middle of one. It does not wake until Return. An error
+// takes that back.
+func (n *Node) CopyDeparting(ctx context.Context, uid string) (dir string, needs Files, done func() error, err error) {
+	b := n.box(uid)
+	if b == nil {
+		return "", needs, nil, errUnknown
+	}
+	b.mu.Lock()
+	if !b.state.Is(copied...) {
+		err = doze.Errorf(doze.Conflict, "the sandbox is %s: only one that runs or sleeps can move", b.state.Phase().Status())
+	} else if len(b.order.Volumes) > 0 {
+		err = doze.Errorf(doze.Conflict, "the sandbox has volumes, which are on this node: one without can move")
+	} else {
+		b.gate.Leave()
+	}
+	b.mu.Unlock()
+	if err != nil {
+		return "", needs, nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.Return(context.WithoutCancel(ctx), uid))
+		}
+	}()
+	ctx, cancel := b.life.bound(ctx)
+	defer cancel()
+	if err := b.idle(ctx); err != nil {
+		return "", needs, nil, doze.Wrap(err, doze.Conflict, "the sandbox cannot move, for somebody is in the middle of a request: end streams and sockets to it")
+	}
+	if err := b.turn.take(ctx); err != nil {
+		return "", needs, nil, err
+	}
+	defer b.unlock()
+	if err := b.rest(ctx); err != nil {
+		return "", needs, nil, err
+	}
+	s, err := b.copyHeld(ctx, &n.away, uid)
+	if err != nil {
+		return "", needs, nil, err
+	}
+	return n.away.dir(uid), Files{s.Image.Path, s.Agent}, func() error { return n.away.drop(uid) }, nil
+}
+
+// idle waits until nobody is in the middle of a request.
+func (b *Box) idle(ctx context.Context) error {
+	for look := time.NewTicker(partLook); ; {
+		b.mu.Lock()
+		holds := b.use.Holds()
+		b.mu.Unlock()
+		if holds == 0 {
+			look.Stop()
+			return nil
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			look.Stop()
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// rest puts a box to sleep in memory, whatever its processes do. Preconditions: the turn is
+// held.
+func (b *Box) rest(ctx context.Context) error {
+	m, err := b.handle(ctx)
+	if err != nil {
+		return missing("the sandbox cannot be copied", fmt.Errorf("find the machine: %w", err))
+	}
+	if err := b.copyable(m); err != nil {
+		return err
+	}
+	if m.Tier() == machine.Awake {
+		if err := m.Suspend(ctx, machine.Paused); err != nil {
+			return fmt.Errorf("pause: %w", cause(ctx, err))
+		}
+	}
+	b.mu.Lock()
+	slept := b.lieDown("")
+	b.mu.Unlock()
+	if slept {
+		b.hangUp()
+	}
+	return nil
+}
+
+// Return lets requests into a sandbox again that was to move.
+func (n *Node) Return(_ context.Context, uid string) error {
+	if b := n.box(uid); b != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.gate.Return()
+		b.state.Signal()
+		b.sinking.arm()
+	}
+	return nil
+}
+
+// Leave removes a sandbox that has moved. Its processes sleep, and get no time to end.
+func (n *Node) Leave(ctx context.Context, uid string) error {
+	b := n.box(uid)
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	b.gate.Move()
+	b.state.Signal()
+	b.mu.Unlock()
+	if err := b.doom(errMoved); err != nil {
+		return err
+	}
+	return n.undo(ctx, b)
+}
+
+// Files are those that a copy needs besides its own, as paths on this host.
+type Files struct{ Root, Agent string }
+
+// CopyOut makes a copy of a sandbox for other nodes, and returns the directory that has
+// it, and what else it needs. The caller calls done when it has read that. If the sandbox
+// sleeps, it is not woken; if it runs, it stands still for a moment.
+func (n *Node) CopyOut(ctx context.Context, uid string) (dir string, needs Files, done func() error, err error) {
+	b := n.box(uid)
+	if b == nil {
+		return "", needs, nil, errUnknown
+	}
+	s, err := b.copyTo(ctx, &n.away, uid)
+	if err != nil {
+		return "", needs, nil, err
+	}
+	return n.away.dir(uid), Files{s.Image.Path, s.Agent}, func() error { return n.away.drop(uid) }, nil
+}
+
+// Incoming is where a copy of a sandbox is to be put that comes from another node. What
+// was left there is removed.
+func (n *Node) Incoming(uid string) (dir string, err error) {
+	if !idPattern.MatchString(uid) {
+		return "", doze.Errorf(doze.Invalid, "%.80q is no UID of a sandbox", uid)
+	}
+	return n.away.dir(uid), n.away.drop(uid)
+}
+
+// Needs returns what a copy that has come needs, as paths on the node that made it, and
+// when it was made.
+func (n *Node) Needs(uid string) (f Files, at time.Time, err error) {
+	s, err := n.away.read(uid)
+	if err != nil {
+		return f, at, n.away.unusable(uid, err)
+	}
+	return Files{s.Image.Path, s.Agent}, s.At, nil
+}
+
+// Revive begins a sandbox that another node had, with its memory and processes, from a copy
+// that has come. has are the files that the copy needs, on this host. used is when the sandbox was
+// used last. What it did after the copy was made is lost, and its owner hears of that. Call Revive
+// again after an error. One that is here already is no error.
+func (n *Node) Revive(ctx context.Context, o fleet.Order, has Files, used time.Time) error {
+	if b := n.box(o.UID); b != nil {
+		if b.phase() == doze.Starting {
+			return doze.Errorf(doze.Conflict, "the sandbox is being started already")
+		}
+		return errors.Join(n.away.drop(o.UID))
+	}
+	s, err := n.away.read(o.UID)
+	if err != nil {
+		return n.away.unusable(o.UID, err)
+	}
+	s.Image.Path, s.Agent = has.Root, has.Agent
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	if err := durable.Replace(filepath.Join(n.away.dir(o.UID), recordName), raw, recordMode); err != nil {
+		return fmt.Errorf("write the record of the copy: %w", err)
+	}
+	o.From = o.UID
+	err = n.create(ctx, o, func(ctx context.Context, o fleet.Order) (made, error) { return n.planOf(ctx, o, &n.away) })
+	if err != nil {
+		return err
+	}
+	if b := n.box(o.UID); b != nil && used.After(s.At) {
+		b.lose(s.At)
+	}
+	return n.away.drop(o.UID)
+}
+
+// lose takes note that what a sandbox did since a moment is lost.
+func (b *Box) lose(since time.Time) {
+	now := time.Now()
+	b.mu.Lock()
+	b.checkpoint.back = &setback{Setback: fleet.Setback{Checkpoint: since, At: now}}
+	b.note(fmt.Sprintf("its node was lost: it goes on from its copy of %s, %s old, and what it did since is lost",
+		since.UTC().Format(time.RFC3339), now.Sub(since).Round(time.Second)))
+	b.mu.Unlock()
+	b.saveSetback()
+}
+
+// openAway removes what an earlier process left of copies. Each is made, or comes, again.
+func (n *Node) openAway() error {
+	n.away = snapshots{root: n.Away, driver: n.Driver}
+	if err := os.MkdirAll(n.Away, 0o700); err != nil {
+		return fmt.Errorf("make the directory of copies: %w", err)
+	}
+	entries, err := os.ReadDir(n.Away)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !idPattern.MatchString(e.Name()) { // a copy that was coming
+			if err := os.RemoveAll(filepath.Join(n.Away, e.Name())); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := n.away.drop(e.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}

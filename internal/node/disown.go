@@ -1,0 +1,45 @@
+package node
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Saved returns the ids of the machines of all sandboxes in the directory of a node that is
+// not open, by UID. A record that cannot be read has the UID for its machine.
+func Saved(dir string) (map[string]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]string{}
+	for _, e := range entries {
+		uid := e.Name()
+		if !e.IsDir() || !idPattern.MatchString(uid) || hidden(uid) {
+			continue
+		}
+		all[uid] = uid
+		if r, err := readRecord(filepath.Join(dir, uid), uid); err == nil && r.Config.ID != "" {
+			all[uid] = r.Config.ID
+		}
+	}
+	return all, nil
+}
+
+// Disown removes the records of sandboxes in the directory of a node that is not open:
+// other nodes have them. Open removes what is left of them.
+func Disown(dir string, uids []string) error {
+	n := Node{Options: Options{Dir: dir}}
+	var errs []error
+	for _, uid := range uids {
+		if idPattern.MatchString(uid) {
+			errs = append(errs, n.forget(uid))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,477 @@
+package roster_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/control"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet/crew"
+	"github.com/dozehq/doze/internal/plane"
+	"github.com/dozehq/doze/internal/plane/planetest"
+	"github.com/dozehq/doze/internal/roster"
+	"github.com/dozehq/doze/internal/store"
+)
+
+const (
+	// ttl is how long a lease is good in these tests, and over is when a node that
+	// says nothing has lost it for sure, and its sandboxes are elsewhere.
+	ttl  = 10 * time.Second
+	over = 3 * ttl
+)
+
+// yard is a platform in virtual time with nodes in memory, which share a bucket.
+type yard struct {
+	t      *testing.T
+	p      *planetest.Platform
+	crew   *crew.Crew
+	r      *roster.Roster
+	shelf  *planetest.Shelf
+	nodes  map[string]*planetest.Node
+	stops  map[string]func() // of nodes that renew their leases
+	leased map[string]bool   // which nodes have had a lease that ends
+	stop   func()            // of the roster
+}
+
+// copies is what the bucket has, which is nothing that a sweep could drop.
+type copies struct{}
+
+func (copies) List(context.Context) ([]string, error) { return nil, nil }
+func (copies) Drop(context.Context, string) error     { return nil }
+
+// inYard runs fn with nodes that have joined.
+func inYard(t *testing.T, fn func(y *yard), ids ...string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		y := &yard{t: t, p: planetest.Start(t, false), shelf: planetest.NewShelf(), nodes: map[string]*planetest.Node{}, stops: map[string]func(){}, leased: map[string]bool{}}
+		y.p.Stop()
+		y.p.Crew = func(s *store.Store) fleet.Node {
+			home, err := s.Setting(t.Context(), roster.HomeSetting)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if y.crew, err = crew.Open(t.Context(), plane.Ledger{Store: s}, home, fleet.NewAtlas()); err != nil {
+				t.Fatal(err)
+			}
+			return y.crew
+		}
+		y.open()
+		for _, id := range ids {
+			y.join(id)
+		}
+		// The first node had a lease without an end, until there were others.
+		planetest.After(ttl)
+		fn(y)
+		y.close()
+	})
+}
+
+// open begins a process of control.
+func (y *yard) open() {
+	y.t.Helper()
+	y.p.Open(true)
+	y.r = roster.New(roster.Config{
+		Store: y.p.Store, Crew: y.crew, Control: control.Link{Server: y.p.Ctl}, Quotas: y.p.Quotas, TTL: ttl, Copies: copies{}, Master: []byte("0123456789abcdef0123456789abcdef"),
+		Dial: func(n fleet.NodeInfo) fleet.Node { return y.nodes[n.ID] }, Met: func(fleet.NodeInfo) {},
+	})
+	y.p.Rooms.Nodes.Roster = y.r
+	ctx, cancel := context.WithCancel(y.t.Context())
+	var loop sync.WaitGroup
+	loop.Go(func() { _ = y.r.Run(ctx) })
+	y.stop = func() {
+		cancel()
+		loop.Wait()
+	}
+}
+
+// close ends the process of control. Nodes do not notice.
+func (y *yard) close() {
+	for _, stop := range y.stops {
+		stop()
+	}
+	clear(y.stops)
+	y.stop()
+	y.p.Stop()
+}
+
+// join has a node join, and renew its lease until it is killed.
+func (y *yard) join(id string) fleet.Lease {
+	y.t.Helper()
+	n := y.nodes[id]
+	if n == nil {
+		n = planetest.NewNode()
+		n.Shelf = y.shelf
+		y.nodes[id] = n
+	}
+	n.Mu.Lock()
+	n.Report = y.p.Ctl.Report
+	n.Mu.Unlock()
+	l, err := y.r.Join(y.t.Context(), fleet.NodeInfo{
+		ID: id, Incarnation: "1", URL: "https://" + id, Memory: 65536, Machines: slices.Sorted(maps.Keys(n.Has())),
+		SealKey: y.p.Opener.Sealer().Key(), BuildDisk: planetest.BuildDisk, Leased: y.leased[id],
+	})
+	if err != nil {
+		y.t.Fatal(err)
+	}
+	seq, leased := uint64(0), l.TTL > 0
+	y.leased[id] = leased
+	renew := func() {
+		seq++
+		now, err := y.r.Renew(y.t.Context(), fleet.Renewal{Node: id, Incarnation: "1", Epoch: l.Epoch, Seq: seq, Leased: leased, Load: fleet.Load{
+			Memory: 65536, Processors: 4, Disk: 1_000_000, Sandboxes: n.Count(),
+		}})
+		if err == nil {
+			leased = now.TTL > 0
+		}
+		if err != nil && !errors.Is(err, context.Canceled) {
+			y.t.Errorf("the node %s cannot renew its lease: %v", id, err)
+		}
+	}
+	renew()
+	ctx, cancel := context.WithCancel(y.t.Context())
+	var beats sync.WaitGroup
+	beats.Go(func() {
+		for tick := time.NewTicker(ttl / 6); ; {
+			select {
+			case <-tick.C:
+				renew()
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			}
+		}
+	})
+	y.stops[id] = func() {
+		cancel()
+		beats.Wait()
+	}
+	return l
+}
+
+// kill has a node be silent from now on.
+func (y *yard) kill(id string) {
+	y.stops[id]()
+	delete(y.stops, id)
+}
+
+// make creates sandboxes on a node, and returns their machines by name.
+func (y *yard) make(on string, names ...string) map[string]string {
+	y.t.Helper()
+	for id := range y.nodes {
+		if id != on {
+			y.want(200, "POST", "/platform/nodes/"+id+"/cordon", "")
+		}
+	}
+	machines := map[string]string{}
+	for _, name := range names {
+		y.p.Create(planetest.Named(name))
+		y.nodes[on].With(name, func(uid string, _ *planetest.Machine) { machines[name] = uid })
+	}
+	for id := range y.nodes {
+		if id != on {
+			y.want(200, "POST", "/platform/nodes/"+id+"/uncordon", "")
+		}
+	}
+	if len(machines) != len(names) {
+		y.t.Fatalf("of %v, %v are on %s", names, machines, on)
+	}
+	return machines
+}
+
+func (y *yard) want(status int, method, path, body string) string {
+	y.t.Helper()
+	w := y.p.Do(method, path, body)
+	if w.Code != status {
+		y.t.Errorf("%s %s: %d %s, want %d", method, path, w.Code, w.Body, status)
+	}
+	return w.Body.String()
+}
+
+// at returns which node has each machine, as the records and the nodes agree; otherwise it is
+// an error.
+func (y *yard) at(machines map[string]string) map[string]string {
+	y.t.Helper()
+	at := map[string]string{}
+	for name, uid := range machines {
+		for id, n := range y.nodes {
+			if n.Has()[uid] && y.stops[id] != nil {
+				at[name] += id
+			}
+		}
+		if on := y.crew.Of(crew.Machine, uid); on != at[name] {
+			y.t.Errorf("%s is on %q, and recorded on %q", name, at[name], on)
+		}
+	}
+	return at
+}
+
+func (y *yard) stateOfN1() doze.NodeState {
+	const id = "n1"
+	y.t.Helper()
+	n, err := y.p.Store.Node(y.t.Context(), id)
+	if err != nil {
+		y.t.Error(err)
+	}
+	return n.State
+}
+
+// TestRescue: the sandboxes of a node that is lost begin on others. The node is told so when
+// it comes back. A sandbox without a copy fails.
+func TestRescue(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		machines := y.make("n1", "a", "b", "c")
+		fresh := y.make("n1", "fresh")
+		for _, uid := range machines {
+			y.nodes["n1"].Shelve(uid)
+		}
+		y.kill("n1")
+		planetest.After(ttl)
+		if s := y.stateOfN1(); s != doze.NodeReady {
+			t.Errorf("before its lease is over, a silent node is %s", s)
+		}
+		planetest.After(over)
+		if diff := cmp.Diff(map[string]string{"a": "n2", "b": "n2", "c": "n2"}, y.at(machines)); diff != "" || y.stateOfN1() != doze.NodeLost {
+			t.Errorf("the node is %s; its sandboxes (-want +got):\n%s", y.stateOfN1(), diff)
+		}
+		if got := y.want(200, "GET", "/sandboxes/fresh", ""); !strings.Contains(got, `"FAILED"`) {
+			t.Errorf("a sandbox without a copy is %s", got)
+		}
+		for name := range machines {
+			if got := y.want(200, "GET", "/sandboxes/"+name, ""); !strings.Contains(got, `"DEPLOYED"`) {
+				t.Errorf("%s is %s", name, got)
+			}
+		}
+		l := y.join("n1")
+		for _, uid := range slices.Concat(slices.Collect(maps.Values(machines)), slices.Collect(maps.Values(fresh))) {
+			if !slices.Contains(l.Gone, uid) {
+				t.Errorf("the node that comes back does not hear that %s is elsewhere: %v", uid, l.Gone)
+			}
+		}
+		if l.Epoch != 2 || y.stateOfN1() != doze.NodeReady {
+			t.Errorf("the node that comes back is %s and has the lease %+v", y.stateOfN1(), l)
+		}
+	}, "n1", "n2")
+}
+
+// TestRescueOverRestart: a rescue that control did not end goes on in its next process.
+func TestRescueOverRestart(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		machines := y.make("n1", "a")
+		y.nodes["n1"].Shelve(machines["a"])
+		y.nodes["n2"].Set("revive", doze.Errorf(doze.Unavailable, "the bucket does not answer"))
+		y.kill("n1")
+		planetest.After(over)
+		if on := y.crew.Of(crew.Machine, machines["a"]); on != "n2" || y.nodes["n2"].Has()[machines["a"]] {
+			t.Fatalf("the sandbox is placed on %q before it begins", on)
+		}
+		y.close()
+		y.nodes["n2"].Set("revive", nil)
+		y.open()
+		y.join("n2")
+		planetest.After(over)
+		if diff := cmp.Diff(map[string]string{"a": "n2"}, y.at(machines)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	}, "n1", "n2")
+}
+
+// TestLossOverRestart: a node that is silent while control is away is lost when the next
+// process of control can tell so.
+func TestLossOverRestart(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		machines := y.make("n1", "a")
+		y.nodes["n1"].Shelve(machines["a"])
+		y.close()
+		y.open()
+		y.join("n2")
+		planetest.After(ttl / 2)
+		if on := y.crew.Of(crew.Machine, machines["a"]); on != "n1" {
+			t.Errorf("a node that may have a lease lost its sandbox to %s", on)
+		}
+		planetest.After(over)
+		if diff := cmp.Diff(map[string]string{"a": "n2"}, y.at(machines)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	}, "n1", "n2")
+}
+
+// TestMove: a sandbox moves to the node that is named, or to any. One that cannot move
+// stays.
+func TestMove(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		machines := y.make("n1", "a")
+		move := func(status int, body, want string) {
+			t.Helper()
+			got := y.want(status, "POST", "/sandboxes/a/move", body)
+			if on := y.at(machines)["a"]; on != want {
+				t.Errorf("after %s the sandbox is on %q, want %s: %s", body, on, want, got)
+			}
+		}
+		move(200, `{"node":"n3"}`, "n3")
+		move(200, `{"node":"n3"}`, "n3") // it is there
+		move(200, `{"node":"n1"}`, "n1")
+		move(409, `{"node":"n9"}`, "n1")
+		y.want(200, "POST", "/platform/nodes/n2/cordon", "")
+		move(503, `{"node":"n2"}`, "n1")
+		move(200, `{}`, "n3")
+		y.nodes["n3"].Set("depart "+machines["a"], doze.Errorf(doze.Conflict, "a stream is open"))
+		move(409, `{}`, "n3")
+		y.nodes["n3"].Set("depart "+machines["a"], nil)
+		y.nodes["n1"].Set("revive", fleet.ErrFull)
+		y.want(200, "POST", "/platform/nodes/n2/uncordon", "")
+		move(200, `{}`, "n2") // n1 refuses it
+		y.want(404, "POST", "/sandboxes/nope/move", `{}`)
+	}, "n1", "n2", "n3")
+}
+
+// TestDrain: all sandboxes leave a node but one that cannot, and none comes.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		machines := y.make("n1", "a", "b", "c")
+		y.nodes["n1"].Set("depart "+machines["b"], doze.Errorf(doze.Conflict, "a stream is open"))
+		if got := y.want(200, "POST", "/platform/nodes/n1/drain", ""); !strings.Contains(got, `"moved":2,"stayed":1`) {
+			t.Errorf("a drain says %s", got)
+		}
+		if diff := cmp.Diff(map[string]string{"a": "n2", "b": "n1", "c": "n2"}, y.at(machines)); diff != "" || y.stateOfN1() != doze.NodeDraining {
+			t.Errorf("the node is %s (-want +got):\n%s", y.stateOfN1(), diff)
+		}
+		y.nodes["n1"].Set("depart "+machines["b"], nil)
+		if got := y.want(200, "POST", "/platform/nodes/n1/drain", ""); !strings.Contains(got, `"moved":1,"stayed":0`) {
+			t.Errorf("the next drain says %s", got)
+		}
+		y.want(404, "POST", "/platform/nodes/n9/drain", "")
+	}, "n1", "n2")
+}
+
+// TestCordon: a node takes nothing new while it is cordoned, also after it joins again.
+func TestCordon(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		y.want(200, "POST", "/platform/nodes/n1/cordon", "")
+		y.kill("n1")
+		y.join("n1")
+		for i := range 6 {
+			y.p.Create(planetest.Named(fmt.Sprint("s", i)))
+		}
+		if n := y.nodes["n1"].Count(); n != 0 || y.nodes["n2"].Count() != 6 {
+			t.Errorf("a cordoned node has %d of 6 new sandboxes", n)
+		}
+		y.want(200, "POST", "/platform/nodes/n1/uncordon", "")
+		y.want(200, "POST", "/platform/nodes/n2/cordon", "")
+		y.p.Create(planetest.Named("last"))
+		if n := y.nodes["n1"].Count(); n != 1 {
+			t.Errorf("a node that is not cordoned any more has %d of one new sandbox", n)
+		}
+		y.want(200, "POST", "/platform/nodes/n1/cordon", "")
+		if got := y.want(503, "POST", "/sandboxes", planetest.Named("none")); got == "" {
+			t.Error("nobody says why")
+		}
+	}, "n1", "n2")
+}
+
+// TestNodesSpeakOfTheirOwn: what a node says of the machine of another node is dropped, and
+// it gets no key of it.
+func TestNodesSpeakOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		uid := y.make("n1", "a")["a"]
+		say := func(node string, phase doze.Phase, seq uint64) {
+			t.Helper()
+			if err := y.r.Record(t.Context(), node, []fleet.Report{{UID: uid, Seq: seq, Phase: phase, At: time.Now()}}); err != nil {
+				t.Error(err)
+			}
+		}
+		phase := func() doze.Phase {
+			sb, err := y.p.Store.SandboxByName(t.Context(), "main", "a")
+			if err != nil {
+				t.Error(err)
+			}
+			return sb.Phase
+		}
+		say("n2", doze.Suspending, 100)
+		if got := phase(); got != doze.Running {
+			t.Errorf("another node says that the sandbox is %s, and is believed", got)
+		}
+		say("n1", doze.Suspending, 100)
+		if got := phase(); got != doze.Suspending {
+			t.Errorf("its node says that the sandbox falls asleep, and it is %s", got)
+		}
+		if _, err := y.r.Claim(t.Context(), "n2", uid); doze.Public(err).Kind != doze.Conflict {
+			t.Errorf("another node claims the machine: %v", err)
+		}
+		c, err := y.r.Claim(t.Context(), "n1", uid)
+		if err != nil || c.Epoch != 2 || len(c.Key) == 0 {
+			t.Errorf("its node claims the machine: epoch %d, %v", c.Epoch, err)
+		}
+		for _, name := range []string{uid, "file-", "file-" + strings.Repeat("A", 64), "../x"} {
+			if _, err := y.r.FileKey(t.Context(), "n2", name); doze.Public(err).Kind != doze.Invalid {
+				t.Errorf("the key of the file %q: %v", name, err)
+			}
+		}
+		if key, err := y.r.FileKey(t.Context(), "n2", "file-"+strings.Repeat("a", 64)); err != nil || len(key) == 0 {
+			t.Errorf("the key of a shared file: %v", err)
+		}
+		for what, err := range map[string]error{
+			"a report": y.r.Record(t.Context(), "n9", nil),
+			"a claim":  func() error { _, err := y.r.Claim(t.Context(), "n9", uid); return err }(),
+			"a file":   func() error { _, err := y.r.FileKey(t.Context(), "n9", "file-"+strings.Repeat("a", 64)); return err }(),
+		} {
+			if doze.Public(err).Name != "NODE_NOT_JOINED" {
+				t.Errorf("%s of a node that has not joined: %v", what, err)
+			}
+		}
+	}, "n1", "n2")
+}
+
+// TestRemove: a node that is stopped and has nothing can be forgotten.
+func TestRemove(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		machines := y.make("n2", "a")
+		y.want(409, "DELETE", "/platform/nodes/n2", "") // it runs
+		y.nodes["n2"].Shelve(machines["a"])
+		y.nodes["n1"].Set("revive", doze.Errorf(doze.Unavailable, "not now"))
+		y.want(200, "POST", "/platform/nodes/n1/cordon", "")
+		y.kill("n2")
+		planetest.After(over)
+		y.want(409, "DELETE", "/platform/nodes/n2", "") // its sandbox has no other place yet
+		y.nodes["n1"].Set("revive", nil)
+		y.want(200, "POST", "/platform/nodes/n1/uncordon", "")
+		planetest.After(over)
+		if diff := cmp.Diff(map[string]string{"a": "n1"}, y.at(machines)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		if w := y.p.Do("DELETE", "/platform/nodes/n2", ""); w.Code >= 300 {
+			t.Errorf("a node that has nothing stays: %d %s", w.Code, w.Body)
+		}
+		y.want(404, "DELETE", "/platform/nodes/n2", "")
+		y.want(409, "DELETE", "/platform/nodes/n1", "") // it is the first
+		if got := y.want(200, "GET", "/platform/nodes", ""); strings.Contains(got, `"n2"`) || !strings.Contains(got, `"n1"`) {
+			t.Errorf("the nodes are %s", got)
+		}
+	}, "n1", "n2")
+}

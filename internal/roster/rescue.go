@@ -1,0 +1,205 @@
+package roster
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/control"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet/crew"
+	"github.com/dozehq/doze/internal/placement"
+)
+
+const (
+	// movesMost is how many sandboxes come to other nodes at a time: each is read from the
+	// bucket, and takes a processor for a moment.
+	movesMost = 8
+	// rescueEvery is how soon a sandbox is tried again that could not begin elsewhere.
+	rescueEvery = 5 * time.Second
+	// partTime is how long a move waits for requests to a sandbox to end.
+	partTime = 30 * time.Second
+)
+
+// rescue has sandboxes of lost nodes go on elsewhere, until ctx ends.
+func (r *Roster) rescue(ctx context.Context) {
+	for r.lost.Wait(ctx, rescueEvery) {
+		lost, pending := r.unsettled()
+		if len(lost)+len(pending) == 0 {
+			continue
+		}
+		all, err := r.Control.Lodgers(ctx, func(machine string) bool {
+			return pending[machine] || lost[r.Crew.Of(crew.Machine, machine)]
+		})
+		if err != nil {
+			slog.ErrorContext(ctx, "nobody knows what lost nodes had", "err", err)
+			continue
+		}
+		failed := each(ctx, all, func(l control.Lodger) error { return r.bring(ctx, l) })
+		if len(all) > 0 {
+			slog.InfoContext(ctx, "brought sandboxes of lost nodes to others", "sandboxes", len(all), "failed", failed)
+		}
+		if failed == 0 {
+			r.settled(lost)
+		}
+	}
+}
+
+// each does something for all, some at a time, and returns how often it failed.
+func each(ctx context.Context, all []control.Lodger, do func(control.Lodger) error) (failed int) {
+	var tasks sync.WaitGroup
+	var mu sync.Mutex
+	slots := make(chan struct{}, movesMost)
+	for _, l := range all {
+		slots <- struct{}{}
+		tasks.Go(func() {
+			defer func() { <-slots }()
+			if err := do(l); err != nil {
+				mu.Lock()
+				failed++
+				mu.Unlock()
+				if ctx.Err() == nil {
+					slog.WarnContext(ctx, "a sandbox could not go on elsewhere yet", "sandbox", l.UID, "name", l.Name, "err", err)
+				}
+			}
+		})
+	}
+	tasks.Wait()
+	return failed
+}
+
+// bring begins a sandbox elsewhere whose node is lost, or completes that.
+func (r *Roster) bring(ctx context.Context, l control.Lodger) error {
+	return r.Control.InTurn(ctx, l, func(ctx context.Context, o fleet.Order, used time.Time) error {
+		from := ""
+		if lost, _ := r.unsettled(); lost[r.Crew.Of(crew.Machine, o.UID)] {
+			from = r.Crew.Of(crew.Machine, o.UID)
+		}
+		return r.settle(ctx, o, used, from, "")
+	})
+}
+
+// settle begins a sandbox at its place. If that is from, it gets another place first, which
+// is to, if that is named. A node that does not answer may have
+// begun it. The node is asked again, and no other one is until it is lost.
+func (r *Roster) settle(ctx context.Context, o fleet.Order, used time.Time, from, to string) error {
+	w := placement.Want{Memory: o.Memory, Disk: o.Storage, Not: []string{from}, On: to}
+	for at := r.Crew.Of(crew.Machine, o.UID); ; {
+		if at == from {
+			next, err := r.Crew.Choose(w)
+			if err != nil {
+				return err
+			}
+			r.pend(o.UID, true)
+			if err := r.Crew.Move(ctx, crew.Machine, o.UID, next); err != nil {
+				return err
+			}
+			at = next
+		}
+		_, err := r.Crew.Revive(ctx, o, used)
+		if errors.Is(err, fleet.ErrFull) {
+			w.Not, from = append(w.Not, at), at
+			continue
+		}
+		if err == nil {
+			r.Crew.Arrived(o.UID)
+		}
+		if err == nil || doze.Public(err).Kind == doze.NotFound { // of which nothing is left
+			r.pend(o.UID, false)
+		}
+		return err
+	}
+}
+
+// pend takes note whether a sandbox has a place at which it has not begun.
+func (r *Roster) pend(machine string, is bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if is {
+		r.pending[machine] = true
+	} else {
+		delete(r.pending, machine)
+	}
+}
+
+// Move moves a sandbox that runs or sleeps to another node, or to the one that is named.
+// Requests to it wait meanwhile.
+func (r *Roster) Move(ctx context.Context, l control.Lodger, to string) error {
+	return r.Control.InTurn(ctx, l, func(ctx context.Context, o fleet.Order, _ time.Time) error {
+		from := r.Crew.Of(crew.Machine, o.UID)
+		if from == to {
+			return nil
+		}
+		if to != "" && r.member(to) == nil {
+			return doze.Errorf(doze.Conflict, "the node %s has not joined: doze node ls shows those that have", to)
+		}
+		parting, cancel := context.WithTimeout(ctx, partTime+copyTime)
+		defer cancel()
+		if err := r.Crew.Depart(parting, o.UID); err != nil {
+			slog.WarnContext(ctx, "a sandbox stays where it is", "sandbox", o.UID, "node", from, "err", err)
+			return fleet.Tell(err, "the move of the sandbox")
+		}
+		// From here on the place on record says who has it, whatever ends us.
+		err := r.settle(ctx, o, time.Time{}, from, to)
+		if r.Crew.Of(crew.Machine, o.UID) == from {
+			return errors.Join(err, r.Crew.Return(context.WithoutCancel(ctx), o.UID))
+		}
+		left := r.leave(ctx, from, o.UID)
+		if err != nil { // the bucket has it: it begins there later
+			r.lost.Ring()
+			return err
+		}
+		return left
+	})
+}
+
+// copyTime is how long the copy of a sandbox that moves may take.
+const copyTime = 10 * time.Minute
+
+// leave has a node forget a sandbox that another node has. One that cannot hear of it now
+// is told when it joins again.
+func (r *Roster) leave(ctx context.Context, node, machine string) error {
+	for _, m := range r.Crew.Members() {
+		if m.Info.ID == node {
+			if err := m.Node.Leave(ctx, machine); err != nil {
+				slog.WarnContext(ctx, "a node still has a sandbox that moved", "node", node, "sandbox", machine, "err", err)
+			}
+		}
+	}
+	return nil
+}
+
+// Drain moves all sandboxes of a node to others, and returns how many stayed. The node
+// takes no new ones.
+func (r *Roster) Drain(ctx context.Context, id string) (moved, stayed int, err error) {
+	if err := r.SetState(ctx, id, doze.NodeDraining); err != nil {
+		return 0, 0, err
+	}
+	all, err := r.Control.Lodgers(ctx, func(machine string) bool { return r.Crew.Of(crew.Machine, machine) == id })
+	if err != nil {
+		return 0, 0, err
+	}
+	stayed = each(ctx, all, func(l control.Lodger) error { return r.Move(ctx, l, "") })
+	return len(all) - stayed, stayed, nil
+}
+
+// unsettled are the nodes that are lost and may have had something, and the machines that
+// have a place at which they have not begun.
+func (r *Roster) unsettled() (lost, pending map[string]bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.gones), maps.Clone(r.pending)
+}
+
+// settled takes note that nothing of lost nodes is left to do.
+func (r *Roster) settled(lost map[string]bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id := range lost {
+		delete(r.gones, id)
+	}
+}

@@ -1,0 +1,70 @@
+package doze
+
+import "time"
+
+// NodeState is what an operator wants of a node, or what became of it.
+type NodeState string
+
+// The states of a node.
+const (
+	NodeReady    NodeState = "ready"    // it takes new sandboxes
+	NodeCordoned NodeState = "cordoned" // it keeps its sandboxes, and takes no new ones
+	NodeDraining NodeState = "draining" // its sandboxes are moved to others
+	NodeLost     NodeState = "lost"     // its lease ended: others may have its sandboxes
+)
+
+// Node is a machine of the fleet, as its operator sees it.
+type Node struct {
+	ID    string    `json:"id"`
+	State NodeState `json:"state"`
+	// Present says that the node has a lease and answers.
+	Present bool   `json:"present"`
+	Epoch   int64  `json:"epoch"` // grows with each loss
+	URL     string `json:"url"`
+	Version string `json:"version"`
+	Driver  string `json:"driver"`
+	// RenewedAt is when the lease was renewed last. It is zero while the node has not
+	// joined this process of control.
+	RenewedAt Time      `json:"renewedAt"`
+	CreatedAt Time      `json:"createdAt"`
+	Memory    Megabytes `json:"memory"`   // that all its sandboxes can have together
+	Reserved  Megabytes `json:"reserved"` // of it, that those which are awake may use
+	Sandboxes int       `json:"sandboxes"`
+	Awake     int       `json:"awake"`
+}
+
+// NodeToken lets nodes join until it expires. Its text is shown once, in the answer to its
+// creation.
+type NodeToken struct {
+	Token string `json:"token"`
+	// Control is the URL at which nodes reach control.
+	Control   string `json:"control"`
+	ExpiresAt Time   `json:"expiresAt"`
+}
+
+// NodeTokenRequest asks for a token.
+type NodeTokenRequest struct {
+	TTL string `json:"ttl,omitempty"` // how long the token is good, such as 24h; empty is NodeTokenTTL
+}
+
+// How long a token for nodes is good, in the form of [ParseDuration].
+const (
+	NodeTokenTTL    = "24h"
+	NodeTokenTTLMax = 7 * 24 * time.Hour // a token that is forgotten ends by itself
+)
+
+// MoveRequest says where a sandbox is to go.
+type MoveRequest struct {
+	Node string `json:"node,omitempty"` // its id; empty is any other
+}
+
+// Moved is where a sandbox went.
+type Moved struct {
+	Node string `json:"node"` // its id
+}
+
+// Drained is what became of the sandboxes of a node.
+type Drained struct {
+	Moved  int `json:"moved"`
+	Stayed int `json:"stayed"` // they could not move: the log of the platform says why
+}

@@ -1,0 +1,292 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// wakeTime bounds the first answer of a sandbox after a fault.
+	wakeTime = time.Minute
+	// noticeTime bounds the time until the record of a sandbox says that it went back.
+	noticeTime = 10 * time.Second
+	// visitEvery is how often sandboxes are visited that are to stay awake. They fall asleep after
+	// pauseAfter, and are on disk diskAfter later.
+	visitEvery, pauseAfter, diskAfter, copyAfter = 300 * time.Millisecond, "1s", "1s", "1s"
+	// goodTime is how long a fleet works between two faults, at least: sandboxes sleep, and are copied.
+	goodTime = 6 * time.Second
+	// ripeTime bounds the time until there are first copies.
+	ripeTime = time.Minute
+)
+
+// options say what a run does.
+type options struct {
+	seed      uint64
+	faults    int // how many; a pair counts twice
+	sandboxes int
+	only      string // part of the names of faults; empty: all of them
+	// each has every kind happen once, in an order at random, before one happens twice.
+	each bool
+	say  func(string)
+}
+
+// counts is what a run ends with.
+type counts struct {
+	seed                    uint64
+	faults, pairs           int
+	kinds                   map[string]int
+	rewinds                 int
+	writes, lost            uint64
+	moved                   int // sandboxes that were on another node after a fault
+	wrong                   []string
+	slowest                 time.Duration // answer after a fault
+	slowestSettle, overWith time.Duration
+}
+
+func (c counts) String() string {
+	lines := []string{
+		fmt.Sprintf("seed %d: %d faults, %d pairs of them, in %s", c.seed, c.faults, c.pairs, c.overWith.Round(time.Second)),
+		fmt.Sprintf("%d writes; %d returns to a checkpoint, which lost %d writes; %d sandboxes went to other nodes", c.writes, c.rewinds, c.lost, c.moved),
+		fmt.Sprintf("after a fault: all nodes ready after %s at most, each sandbox answers after %s at most", c.slowestSettle.Round(time.Millisecond), c.slowest.Round(time.Millisecond)),
+		fmt.Sprintf("%d wrong", len(c.wrong)),
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.kinds)) {
+		lines = append(lines, fmt.Sprintf("%4d %s", c.kinds[name], name))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// trial is one run.
+type trial struct {
+	options
+
+	f         *fleet
+	recorder  *recorder
+	witnesses []*witness
+	counts    counts
+	dice      *rand.Rand
+	lost      atomic.Bool // a sandbox does not answer: the run ends
+}
+
+// try starts a fleet in an empty directory, and does harm to it.
+func try(ctx context.Context, dir string, o options) (c counts, err error) {
+	began := time.Now()
+	f, err := start(ctx, dir, "--pause-after", pauseAfter, "--save-after", "0", "--disk-after", diskAfter, "--remote-after", copyAfter)
+	if err != nil {
+		return c, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	defer func() {
+		stop()
+		tasks.Wait()
+		err = errors.Join(err, f.close())
+	}()
+	t := &trial{options: o, f: f, dice: rand.New(rand.NewPCG(o.seed, 0)), counts: counts{seed: o.seed, kinds: map[string]int{}}} //nolint:gosec // G404: not a secret
+	t.recorder = newRecorder(o.say)
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(hostAddress, recorderPort))
+	if err != nil {
+		return c, err
+	}
+	tasks.Go(func() { t.recorder.serve(ctx, l) })
+	for i := range o.sandboxes {
+		w, err := f.witness(ctx, fmt.Sprintf("witness-%d", i), writeEvery)
+		if err != nil {
+			return c, fmt.Errorf("make a sandbox: %w", err)
+		}
+		t.witnesses = append(t.witnesses, w)
+	}
+	o.say(fmt.Sprintf("the fleet is ready after %s", time.Since(began).Round(time.Second)))
+	if err := t.f.ripe(ctx, ripeTime, t.witnesses); err != nil {
+		return c, err
+	}
+	t.visitors(ctx, &tasks)
+	for t.counts.faults < o.faults && err == nil && ctx.Err() == nil && !t.lost.Load() && len(t.counts.wrong) < faultsMax {
+		err = t.round(ctx)
+	}
+	for _, w := range t.witnesses {
+		t.counts.writes += t.recorder.last(w.name)
+	}
+	t.counts.overWith = time.Since(began)
+	return t.counts, err
+}
+
+// visitors keep every second sandbox awake.
+func (t *trial) visitors(ctx context.Context, tasks *sync.WaitGroup) {
+	for i, w := range t.witnesses {
+		if i%2 == 0 {
+			continue
+		}
+		tasks.Go(func() {
+			for pause(ctx, visitEvery) {
+				bounded, cancel := context.WithTimeout(ctx, askTime)
+				_, _ = t.f.visit(bounded, w, false) // after the fault it must answer
+				cancel()
+			}
+		})
+	}
+}
+
+// choose returns the faults of one round.
+func (t *trial) choose() (chosen []fault) {
+	many := 1
+	if t.dice.IntN(3) == 0 {
+		many = 2
+	}
+	for range 100 { // two faults may not be on the same host
+		kind := harm[t.dice.IntN(len(harm))]
+		least := slices.Min(t.times())
+		if !strings.Contains(kind.name, t.only) || t.each && t.counts.kinds[kind.name] > least {
+			continue
+		}
+		one := kind.make(t.f, nodeName(t.dice.IntN(nodes)), t.dice)
+		if len(chosen) > 0 && chosen[0].on == one.on {
+			continue
+		}
+		chosen = append(chosen, one)
+		t.counts.kinds[kind.name]++
+		if len(chosen) == many {
+			break
+		}
+	}
+	return chosen
+}
+
+// times is how often each kind was chosen.
+func (t *trial) times() (all []int) {
+	for _, kind := range harm {
+		if strings.Contains(kind.name, t.only) {
+			all = append(all, t.counts.kinds[kind.name])
+		}
+	}
+	return all
+}
+
+// round has one fault happen, or two, and looks at everything after that.
+func (t *trial) round(ctx context.Context) error {
+	chosen := t.choose()
+	var names []string
+	for _, one := range chosen {
+		names = append(names, one.name)
+	}
+	what := strings.Join(names, " + ")
+	pause(ctx, goodTime+time.Duration(t.dice.Int64N(int64(time.Second))))
+	t.say(fmt.Sprintf("%d: %s", t.counts.faults+1, what))
+	before := t.places()
+	if err := t.f.suffer(ctx, chosen, time.Duration(t.dice.Int64N(int64(2*nodeLease)))); err != nil {
+		return err
+	}
+	t.counts.faults += len(chosen)
+	if len(chosen) > 1 {
+		t.counts.pairs++
+	}
+	over := time.Now()
+	if err := t.f.settle(ctx, readyTime); err != nil {
+		return fmt.Errorf("after %s: %w", what, err)
+	}
+	t.counts.slowestSettle = max(t.counts.slowestSettle, time.Since(over))
+	var tasks sync.WaitGroup
+	found := make([][]string, len(t.witnesses))
+	slow := make([]time.Duration, len(t.witnesses))
+	for i, w := range t.witnesses {
+		tasks.Go(func() { found[i], slow[i] = t.examine(ctx, w) })
+	}
+	tasks.Wait()
+	t.counts.slowest = max(t.counts.slowest, slices.Max(slow))
+	for _, text := range slices.Concat(found...) {
+		text = fmt.Sprintf("after %s: %s", what, text)
+		t.say("WRONG: " + text)
+		t.counts.wrong = append(t.counts.wrong, text)
+	}
+	after := t.places()
+	for _, w := range t.witnesses {
+		var told []notice
+		late := until(ctx, noticeTime, func() error { // its node may have had to join first
+			more, err := t.f.notices(ctx, w)
+			told = append(told, more...)
+			if err == nil && !t.recorder.told(w.name, told) {
+				err = errors.New("it has not said all yet")
+			}
+			return err
+		})
+		wrong, rewinds, lost := t.recorder.settle(w.name, told)
+		t.counts.rewinds, t.counts.lost = t.counts.rewinds+rewinds, t.counts.lost+lost
+		for _, text := range wrong {
+			text = fmt.Sprintf("after %s: %s (%v)", what, text, late)
+			t.say("WRONG: " + text)
+			t.counts.wrong = append(t.counts.wrong, text)
+		}
+		if after[w.name] != before[w.name] {
+			t.counts.moved++
+		}
+	}
+	return nil
+}
+
+// examine waits until a sandbox answers, and returns what is wrong with it.
+func (t *trial) examine(ctx context.Context, w *witness) (wrong []string, took time.Duration) {
+	began := time.Now()
+	var s said
+	err := until(ctx, wakeTime, func() error {
+		bounded, cancel := context.WithTimeout(ctx, wakeTime)
+		defer cancel()
+		got, err := t.f.visit(bounded, w, true)
+		s = got
+		return err
+	})
+	took = time.Since(began)
+	switch {
+	case err != nil:
+		wrong = append(wrong, fmt.Sprintf("%s does not answer: %v", w.name, err))
+		t.lost.Store(true)
+		return wrong, took
+	case s.Born != w.born:
+		wrong = append(wrong, fmt.Sprintf("%s began anew", w.name))
+	case len(s.Bad) > 0:
+		wrong = append(wrong, fmt.Sprintf("%s has other bytes in its memory: %v", w.name, s.Bad))
+	}
+	// It must reach the recorder, too: one that nobody hears of proves nothing.
+	n := t.recorder.last(w.name)
+	err = until(ctx, wakeTime, func() error {
+		if _, err := t.f.visit(ctx, w, false); err != nil {
+			return err
+		}
+		if t.recorder.last(w.name) == n {
+			return errors.New("it writes nothing")
+		}
+		return nil
+	})
+	if err != nil {
+		wrong = append(wrong, fmt.Sprintf("%s tells nobody that it runs: %v", w.name, err))
+	}
+	return wrong, took
+}
+
+// places says on which node each sandbox is, by what nodes have on their disks. Several may
+// have one, of which all but one are to forget it.
+func (t *trial) places() map[string]string {
+	at := map[string]string{}
+	for _, node := range nodeNames() {
+		for name := range t.f.has(node) {
+			at[name] += node + " "
+		}
+	}
+	return at
+}
+
+// verdict is an error if something was wrong.
+func (c counts) verdict(err error) error {
+	if len(c.wrong) > 0 {
+		err = errors.Join(err, errors.New(strings.Join(c.wrong[:min(len(c.wrong), faultsMax)], "\n")))
+	}
+	return err
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"net"
+	"os"
+	"testing"
+	"time"
+)
+
+// TestFaults: whatever fails, a sandbox runs once, tells when it went back, and answers in the
+// end.
+func TestFaults(t *testing.T) {
+	if testing.Short() || os.Getuid() != 0 {
+		t.Skip("SKIPPED: real sandboxes need root and time")
+	}
+	const faults = 12
+	c, err := try(t.Context(), t.TempDir(), options{
+		seed: uint64(time.Now().UnixNano()), faults: faults, sandboxes: 4, each: true, say: func(text string) { t.Log(time.Now().Format(clockForm), text) },
+	})
+	t.Log(c)
+	if err := c.verdict(err); err != nil {
+		t.Fatal(err)
+	}
+	if c.writes == 0 || c.faults < faults {
+		t.Error("nothing was tried")
+	}
+}
+
+// TestDrain: nobody notices that a node is drained.
+func TestDrain(t *testing.T) {
+	if testing.Short() || os.Getuid() != 0 {
+		t.Skip("SKIPPED: real sandboxes need root and time")
+	}
+	d, err := drain(t.Context(), t.TempDir(), 4, func(text string) { t.Log(text) })
+	t.Log(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.moved == 0 || d.stayed > 0 || d.requests == 0 || d.failed > 0 {
+		t.Error("a drain is not as it should be")
+	}
+}
+
+// TestWire: what is cut in one direction passes in the other one, and all passes when it is
+// healed.
+func TestWire(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: networks need root")
+	}
+	w, err := openWire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for name, address := range map[string]string{"left": subnet + ".10", "right": subnet + ".11"} {
+		if err := w.plug(t.Context(), name, address); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(hostAddress, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	w.hosts["here"] = hostAddress
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	reaches := func(from string) bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		c := w.command(from, "bash", "-c", "exec 3<>/dev/tcp/"+hostAddress+"/"+port)
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- c.Wait() }()
+		select {
+		case err := <-ended:
+			return err == nil
+		case <-ctx.Done():
+			_ = c.Process.Kill()
+			<-ended
+			return false
+		}
+	}
+	look := func(when string, left, right bool) {
+		t.Helper()
+		if got := reaches("left"); got != left {
+			t.Errorf("%s, left reaches us: %t", when, got)
+		}
+		if got := reaches("right"); got != right {
+			t.Errorf("%s, right reaches us: %t", when, got)
+		}
+	}
+	look("at first", true, true)
+	if err := w.cut(t.Context(), "left", "here"); err != nil {
+		t.Fatal(err)
+	}
+	look("after a cut", false, true)
+	if err := w.heal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	look("after it is healed", true, true)
+}
