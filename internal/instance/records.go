@@ -40,7 +40,7 @@ func kindOf(server string) string {
 	return inDatabaseFile
 }
 
-// Where is Records for who only looks.
+// Where is Records for a caller that only looks.
 func Where(data, server string) (address string, err error) {
 	address, kind := DatabaseFile(data), kindOf(server)
 	if server != "" {

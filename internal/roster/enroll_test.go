@@ -247,10 +247,10 @@ func TestNodeSpeaksForItself(t *testing.T) {
 			t.Errorf("a node speaks for another one: %s: %v", call, err)
 		}
 	}
-	for who, c := range map[string]*fleet.ControlClient{"the node itself": clients[0], "a certificate of the role": g.as(t, g.dir)} {
+	for caller, c := range map[string]*fleet.ControlClient{"the node itself": clients[0], "a certificate of the role": g.as(t, g.dir)} {
 		for call, err := range calls(c, good) {
 			if doze.Public(err).Kind == doze.Forbidden {
-				t.Errorf("%s cannot speak for the node: %s: %v", who, call, err)
+				t.Errorf("%s cannot speak for the node: %s: %v", caller, call, err)
 			}
 		}
 	}

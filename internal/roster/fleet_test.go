@@ -266,6 +266,33 @@ func TestRescue(t *testing.T) {
 	}, "n1", "n2")
 }
 
+// TestBackBeforeRescue: a node that was lost, and is back before others have its sandboxes, keeps
+// them: nobody takes one that may run there.
+func TestBackBeforeRescue(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		machines := y.make("n1", "a", "b")
+		for _, uid := range machines {
+			y.nodes["n1"].Shelve(uid)
+		}
+		y.want(200, "POST", "/platform/nodes/n2/cordon", "") // nobody has room
+		y.kill("n1")
+		planetest.After(ttl + over)
+		if y.stateOfN1() != doze.NodeLost {
+			t.Fatalf("a silent node is %s", y.stateOfN1())
+		}
+		if l := y.join("n1"); len(l.Gone) > 0 {
+			t.Errorf("it hears that others have %v", l.Gone)
+		}
+		y.want(200, "POST", "/platform/nodes/n2/uncordon", "")
+		planetest.After(time.Minute)
+		if diff := cmp.Diff(map[string]string{"a": "n1", "b": "n1"}, y.at(machines)); diff != "" || y.nodes["n2"].Count() > 0 {
+			t.Errorf("its sandboxes (-want +got), of which n2 has %d:\n%s", y.nodes["n2"].Count(), diff)
+		}
+	}, "n1", "n2")
+}
+
 // TestRescueOverRestart: a rescue that control did not end goes on in its next process.
 func TestRescueOverRestart(t *testing.T) {
 	t.Parallel()

@@ -75,18 +75,33 @@ func each(ctx context.Context, all []control.Lodger, do func(control.Lodger) err
 // bring begins a sandbox elsewhere whose node is lost, or completes that.
 func (r *Roster) bring(ctx context.Context, l control.Lodger) error {
 	return r.Control.InTurn(ctx, l, func(ctx context.Context, o fleet.Order, used time.Time) error {
-		from := ""
-		if lost, _ := r.unsettled(); lost[r.Crew.Of(crew.Machine, o.UID)] {
-			from = r.Crew.Of(crew.Machine, o.UID)
+		from := r.Crew.Of(crew.Machine, o.UID)
+		switch lost, pending := r.unsettled(); {
+		case lost[from]:
+		case pending[o.UID]:
+			from = "" // it has its place
+		default:
+			return nil // its node came back
 		}
-		return r.settle(ctx, o, used, from, "")
+		return r.settle(ctx, o, used, from, "", r.take)
 	})
+}
+
+// A putter records that a machine goes from one node to another, and reports whether it
+// does.
+type putter func(ctx context.Context, machine, from, to string) (taken bool, err error)
+
+// give records the place of a machine that nobody runs.
+func (r *Roster) give(ctx context.Context, machine, _, to string) (taken bool, err error) {
+	r.pend(machine, true)
+	return true, r.Crew.Move(ctx, crew.Machine, machine, to)
 }
 
 // settle begins a sandbox at its place. If that is from, it gets another place first, which
 // is to, if that is named. A node that does not answer may have
 // begun it. The node is asked again, and no other one is until it is lost.
-func (r *Roster) settle(ctx context.Context, o fleet.Order, used time.Time, from, to string) error {
+// put records the first other place, and may find that the sandbox stays where it is.
+func (r *Roster) settle(ctx context.Context, o fleet.Order, used time.Time, from, to string, put putter) error {
 	w := placement.Want{Memory: o.Memory, Disk: o.Storage, Not: []string{from}, On: to}
 	for at := r.Crew.Of(crew.Machine, o.UID); ; {
 		if at == from {
@@ -94,11 +109,10 @@ func (r *Roster) settle(ctx context.Context, o fleet.Order, used time.Time, from
 			if err != nil {
 				return err
 			}
-			r.pend(o.UID, true)
-			if err := r.Crew.Move(ctx, crew.Machine, o.UID, next); err != nil {
+			if taken, err := put(ctx, o.UID, from, next); err != nil || !taken {
 				return err
 			}
-			at = next
+			at, put = next, r.give
 		}
 		_, err := r.Crew.Revive(ctx, o, used)
 		if errors.Is(err, fleet.ErrFull) {
@@ -143,17 +157,16 @@ func (r *Roster) Move(ctx context.Context, l control.Lodger, to string) error {
 			slog.WarnContext(ctx, "a sandbox stays where it is", "sandbox", o.UID, "node", from, "err", err)
 			return fleet.Tell(err, "the move of the sandbox")
 		}
-		// From here on the place on record says who has it, whatever ends us.
-		err := r.settle(ctx, o, time.Time{}, from, to)
+		// From here on the record of its place says which node has it, even if control ends.
+		err := r.settle(ctx, o, time.Time{}, from, to, r.give)
 		if r.Crew.Of(crew.Machine, o.UID) == from {
 			return errors.Join(err, r.Crew.Return(context.WithoutCancel(ctx), o.UID))
 		}
-		left := r.leave(ctx, from, o.UID)
+		r.leave(ctx, from, o.UID)
 		if err != nil { // the bucket has it: it begins there later
 			r.lost.Ring()
-			return err
 		}
-		return left
+		return err
 	})
 }
 
@@ -162,7 +175,7 @@ const copyTime = 10 * time.Minute
 
 // leave has a node forget a sandbox that another node has. One that cannot hear of it now
 // is told when it joins again.
-func (r *Roster) leave(ctx context.Context, node, machine string) error {
+func (r *Roster) leave(ctx context.Context, node, machine string) {
 	for _, m := range r.Crew.Members() {
 		if m.Info.ID == node {
 			if err := m.Node.Leave(ctx, machine); err != nil {
@@ -170,7 +183,6 @@ func (r *Roster) leave(ctx context.Context, node, machine string) error {
 			}
 		}
 	}
-	return nil
 }
 
 // Drain moves all sandboxes of a node to others, and returns how many stayed. The node

@@ -18,6 +18,7 @@ import (
 	"github.com/dozehq/doze/internal/control"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/fleet/crew"
+	"github.com/dozehq/doze/internal/keylock"
 	"github.com/dozehq/doze/internal/lease"
 	"github.com/dozehq/doze/internal/quota"
 	"github.com/dozehq/doze/internal/store"
@@ -84,11 +85,13 @@ type Roster struct {
 	adopted chan struct{} // closed when Adopt is done
 
 	mu    sync.Mutex
-	nodes map[string]*member        // guarded by mu; by id
-	bytes map[string]*sent          // guarded by mu; by workspace
-	gones map[string]bool           // guarded by mu; nodes that are lost, whose sandboxes are not all elsewhere
-	lost  bell.Bell                 // rings when a node is lost
-	sure  atomic.Pointer[time.Time] // when the records were this control's for sure
+	nodes map[string]*member // guarded by mu; by id
+	bytes map[string]*sent   // guarded by mu; by workspace
+	// taking is held, by node, by whoever decides which machines the node still has.
+	taking *keylock.Locks
+	gones  map[string]bool           // guarded by mu; nodes that are lost, whose sandboxes are not all elsewhere
+	lost   bell.Bell                 // rings when a node is lost
+	sure   atomic.Pointer[time.Time] // when the records were this control's for sure
 	// leased says which nodes know of a lease that ends, as it is recorded; guarded by mu.
 	leased map[string]bool
 	// pending are machines that have a place, and have not begun there; guarded by mu.
@@ -119,14 +122,14 @@ func New(c Config) *Roster {
 	}
 	r := &Roster{
 		Config: c, book: lease.NewBook(c.TTL, c.Grace+ownTimeout+ownEvery, c.Began), adopted: make(chan struct{}),
-		nodes: map[string]*member{}, bytes: map[string]*sent{}, gones: map[string]bool{}, leased: map[string]bool{}, pending: map[string]bool{}, lost: bell.New(),
+		nodes: map[string]*member{}, bytes: map[string]*sent{}, gones: map[string]bool{}, leased: map[string]bool{}, pending: map[string]bool{}, lost: bell.New(), taking: keylock.New(),
 	}
 	r.sure.Store(&r.Began)
 	return r
 }
 
 // Join implements [fleet.Control].
-func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (fleet.Lease, error) {
+func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (_ fleet.Lease, err error) {
 	if n.ID == "" || n.Incarnation == "" || n.URL == "" {
 		return fleet.Lease{}, doze.Errorf(doze.Invalid, "a node that joins says its id, its incarnation and its address")
 	}
@@ -140,18 +143,26 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (fleet.Lease, error
 		return fleet.Lease{}, err
 	}
 	to := r.Dial(n)
-	gone := r.gone(n)
+	gone, lost, err := r.back(ctx, n.ID, n.Machines)
+	if err != nil {
+		return fleet.Lease{}, err
+	}
+	defer func() {
+		if err != nil && lost { // it has no lease, and stands still
+			r.setGone(n.ID)
+		}
+	}()
 	r.Crew.Put(crew.Member{Info: n, Node: to, Open: record.State == doze.NodeReady, Load: fleet.Load{Driver: n.Driver, Memory: n.Memory}})
 	r.Met(n)
 	r.inform(n)
 	has := func(machine string) bool { return r.Crew.Of(crew.Machine, machine) == n.ID }
-	if err := r.Control.TellNode(ctx, to, has); err != nil {
+	if err = r.Control.TellNode(ctx, to, has); err != nil {
 		return fleet.Lease{}, err
 	}
 	r.mu.Lock()
 	r.nodes[n.ID] = &member{info: n, epoch: record.Epoch, state: record.State, bytes: map[string]uint64{}, heard: time.Now()}
 	r.mu.Unlock()
-	if err := r.adopt(ctx, false); err != nil {
+	if err = r.adopt(ctx, false); err != nil {
 		return fleet.Lease{}, err
 	}
 	slog.InfoContext(ctx, "a node joined", "node", n.ID, "url", n.URL, "version", n.Version, "epoch", record.Epoch)
@@ -174,8 +185,15 @@ func (r *Roster) Reclaim(ctx context.Context, node string, machines []string) (f
 	if record, err = r.Store.PutNode(ctx, node, record.Body, time.Now()); err != nil {
 		return fleet.Lease{}, err
 	}
+	gone, lost, err := r.back(ctx, node, machines)
+	if err != nil {
+		return fleet.Lease{}, err
+	}
 	l, err := r.grant(ctx, node, record.Epoch, true) // it has waited for one
-	l.Gone = r.gone(fleet.NodeInfo{ID: node, Machines: machines})
+	if err != nil && lost {
+		r.setGone(node)
+	}
+	l.Gone = gone
 	return l, err
 }
 
@@ -201,14 +219,45 @@ func (r *Roster) admit(ctx context.Context, n fleet.NodeInfo) (store.Node, error
 	return r.Store.PutNode(ctx, n.ID, store.NodeBody{URL: n.URL, Version: n.Version, Driver: n.Driver, Memory: n.Memory}, time.Now())
 }
 
-// gone returns the machines that a node names and other nodes have.
-func (r *Roster) gone(n fleet.NodeInfo) (gone []string) {
-	for _, machine := range n.Machines {
-		if at := r.Crew.Of(crew.Machine, machine); at != n.ID {
+// back takes note that a node is here again, and returns which of the machines that it names
+// other nodes have, and whether it was lost. It keeps the rest: nobody takes one of them any more.
+func (r *Roster) back(ctx context.Context, node string, machines []string) (gone []string, lost bool, err error) {
+	_, release, err := r.taking.Take(ctx, node)
+	if err != nil {
+		return nil, false, err
+	}
+	defer release()
+	for _, machine := range machines {
+		if r.Crew.Of(crew.Machine, machine) != node {
 			gone = append(gone, machine)
 		}
 	}
-	return gone
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lost = r.gones[node]
+	delete(r.gones, node)
+	return gone, lost, nil
+}
+
+// take gives a machine of a lost node to another one. If the node came back meanwhile, the
+// machine stays there, and taken is false.
+func (r *Roster) take(ctx context.Context, machine, from, to string) (taken bool, err error) {
+	_, release, err := r.taking.Take(ctx, from)
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	if lost, _ := r.unsettled(); !lost[from] {
+		return false, nil
+	}
+	return r.give(ctx, machine, from, to)
+}
+
+// setGone has a node count as lost.
+func (r *Roster) setGone(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gones[node] = true
 }
 
 // inform tells control what the nodes can do together, with one that joins.
@@ -525,9 +574,7 @@ func (r *Roster) expect(ctx context.Context) error {
 	for _, n := range all {
 		switch {
 		case n.State == doze.NodeLost:
-			r.mu.Lock()
-			r.gones[n.ID] = true
-			r.mu.Unlock()
+			r.setGone(n.ID)
 		case r.Copies != nil && n.Leased:
 			r.book.Expect(n.ID, n.Epoch)
 		}

@@ -38,8 +38,8 @@ func (r *Roster) sweep(ctx context.Context) {
 	}
 }
 
-// sweepOnce is one look at the bucket. The list comes before the records: who has a copy
-// has a record, until it is gone.
+// sweepOnce is one look at the bucket. The list comes before the records. A machine that
+// has a copy has a record, until it is gone.
 func (r *Roster) sweepOnce(ctx context.Context) (dropped int, err error) {
 	ids, err := r.Copies.List(ctx)
 	if err != nil {
