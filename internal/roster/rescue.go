@@ -98,9 +98,9 @@ func (r *Roster) give(ctx context.Context, machine, _, to string) (taken bool, e
 }
 
 // settle begins a sandbox at its place. If that is from, it gets another place first, which
-// is to, if that is named. A node that does not answer may have
-// begun it. The node is asked again, and no other one is until it is lost.
-// put records the first other place, and may find that the sandbox stays where it is.
+// is to, if that is named. The first other place is recorded by put, which may find that the
+// sandbox stays where it is. A node that does not answer may have begun it. The node is asked
+// again, and no other one is until it is lost.
 func (r *Roster) settle(ctx context.Context, o fleet.Order, used time.Time, from, to string, put putter) error {
 	w := placement.Want{Memory: o.Memory, Disk: o.Storage, Not: []string{from}, On: to}
 	for at := r.Crew.Of(crew.Machine, o.UID); ; {

@@ -87,7 +87,7 @@ type Roster struct {
 	mu    sync.Mutex
 	nodes map[string]*member // guarded by mu; by id
 	bytes map[string]*sent   // guarded by mu; by workspace
-	// taking is held, by node, by whoever decides which machines the node still has.
+	// taking has a lock for each node. A call that decides what the node still has holds it.
 	taking *keylock.Locks
 	gones  map[string]bool           // guarded by mu; nodes that are lost, whose sandboxes are not all elsewhere
 	lost   bell.Bell                 // rings when a node is lost
@@ -219,8 +219,8 @@ func (r *Roster) admit(ctx context.Context, n fleet.NodeInfo) (store.Node, error
 	return r.Store.PutNode(ctx, n.ID, store.NodeBody{URL: n.URL, Version: n.Version, Driver: n.Driver, Memory: n.Memory}, time.Now())
 }
 
-// back takes note that a node is here again, and returns which of the machines that it names
-// other nodes have, and whether it was lost. It keeps the rest: nobody takes one of them any more.
+// back takes note that a node is here again. It returns which machines of the node's list
+// other nodes have, and whether the node was lost. The node keeps the rest: no rescue takes them.
 func (r *Roster) back(ctx context.Context, node string, machines []string) (gone []string, lost bool, err error) {
 	_, release, err := r.taking.Take(ctx, node)
 	if err != nil {
