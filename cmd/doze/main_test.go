@@ -174,9 +174,9 @@ func TestCommands(t *testing.T) {
 	const row = "web   DEPLOYED  STANDBY  base   4096    5m ago     BASE/run/w/sandboxes/web\n"
 	runCommands(t, map[string]commandCase{
 		"create": {
-			"sandbox|create|web|--image|img|--memory|512|--env|A=b=c|-e|HERE|--label|k=v|--port|80|--port|81|--ttl|1h|--external-id|x|--if-not-exists",
+			"sandbox|create|web|--image|img|--memory|512|--env|A=b=c|-e|HERE|--label|k=v|--port|80|--port|81/tcp|--ttl|1h|--external-id|x|--if-not-exists",
 			0, header + row, "",
-			[]string{`POST /v0/sandboxes?createIfNotExist=true {"metadata":{"name":"web","externalId":"x","labels":{"k":"v"}},"spec":{"runtime":{"envs":[{"name":"A","value":"b=c"},{"name":"HERE","value":"local"}],"image":"img","memory":512,"ports":[{"target":80},{"target":81}],"ttl":"1h"}}}`},
+			[]string{`POST /v0/sandboxes?createIfNotExist=true {"metadata":{"name":"web","externalId":"x","labels":{"k":"v"}},"spec":{"runtime":{"envs":[{"name":"A","value":"b=c"},{"name":"HERE","value":"local"}],"image":"img","memory":512,"ports":[{"target":80},{"target":81,"protocol":"TCP"}],"ttl":"1h"}}}`},
 		},
 		"create, no name": {"sandbox|create", 0, header + row, "", []string{`POST /v0/sandboxes {"metadata":{"name":""},"spec":{"runtime":{}}}`}},
 		"create, with rules": {
@@ -187,6 +187,7 @@ func TestCommands(t *testing.T) {
 		"create, empty variable":   {"sandbox|create|web|--env|NOT_SET=", 0, header + row, "", []string{`POST /v0/sandboxes {"metadata":{"name":"web"},"spec":{"runtime":{"envs":[{"name":"NOT_SET","value":""}]}}}`}},
 		"exec, variable of none":   {"exec|web|--env|NOT_SET|true", 2, "", "doze: --env must be NAME=value, or NAME of a variable that is set here, not \"NOT_SET\"; see --help\n", nil},
 		"create, bad label":        {"sandbox|create|--label|k", 2, "", "doze: --label must be key=value, not \"k\"; see --help\n", nil},
+		"create, no port":          {"sandbox|create|--port|80/", 2, "", "doze: --port must be like 3000 or 5432/tcp, not \"80/\"; see --help\n", nil},
 		"create, no number":        {"sandbox|create|--memory|abc", 2, "", "doze: --memory must be a number, not \"abc\"; see --help\n", nil},
 		"template of none":         {"volume|template|upload|t|/nonexist", 1, "", "doze: stat /nonexist: no such file or directory\n", nil},
 		"template of links":        {"volume|template|upload|t|/proc/self/ns", 1, "", "doze: /proc/self/ns/cgroup is neither a file nor a directory: a template cannot have links or special files\n", nil},

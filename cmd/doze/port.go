@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/client"
 	"github.com/dozehq/doze/internal/relay"
 )
@@ -121,6 +122,19 @@ func parsePorts(text string) (local, remote int, err error) {
 		return 0, 0, usagef("the port must be like 3000 or 8080:3000, not %q", text)
 	}
 	return local, remote, nil
+}
+
+// declared reads PORT[/PROTOCOL] arguments. The server knows the protocols.
+func declared(args []string) (ports []doze.Port, err error) {
+	for _, arg := range args {
+		number, protocol, named := strings.Cut(arg, "/")
+		target, err := strconv.Atoi(number)
+		if err != nil || named && protocol == "" {
+			return nil, usagef("--port must be like 3000 or 5432/tcp, not %q", arg)
+		}
+		ports = append(ports, doze.Port{Target: target, Protocol: strings.ToUpper(protocol)})
+	}
+	return ports, nil
 }
 
 // namesHere lets requests through that ask for this host by an address, or as

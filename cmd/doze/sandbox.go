@@ -41,7 +41,7 @@ func (a *app) create() *cobra.Command {
 		s                doze.Sandbox
 		envs, labels     []string
 		volumes, scratch []string
-		ports            []int
+		ports            []string
 		memory, storage  int
 		ifNotExists      bool
 		noEntrypoint     bool
@@ -72,8 +72,8 @@ func (a *app) create() *cobra.Command {
 			if noEntrypoint {
 				s.Spec.Runtime.ExtraArgs = map[string]string{doze.ExtraEntrypoint: doze.EntrypointDisabled}
 			}
-			for _, p := range ports {
-				s.Spec.Runtime.Ports = append(s.Spec.Runtime.Ports, doze.Port{Target: p})
+			if s.Spec.Runtime.Ports, err = declared(ports); err != nil {
+				return err
 			}
 			c, err := a.connect()
 			if err != nil {
@@ -99,7 +99,7 @@ func (a *app) create() *cobra.Command {
 	f.StringArrayVar(&labels, "label", nil, "label, `key=value`; repeatable")
 	f.StringArrayVar(&volumes, "volume", nil, "volume to attach, `NAME:PATH[:ro]`; repeatable")
 	f.StringArrayVar(&scratch, "scratch", nil, "scratch disk, deleted with the sandbox, `PATH:MEGABYTES`; repeatable")
-	f.IntSliceVar(&ports, "port", nil, "port that the sandbox serves; repeatable")
+	f.StringSliceVar(&ports, "port", nil, "port that the sandbox serves, `PORT[/PROTOCOL]`, such as 3000 or 5432/tcp; repeatable")
 	f.StringVar(&s.Spec.Runtime.TTL, "ttl", "", "delete the sandbox after this `time`, such as 30m, 24h or 7d")
 	f.StringVar(&s.Metadata.ExternalID, "external-id", "", "your own `identifier`, for searches")
 	f.BoolVar(&noEntrypoint, "no-entrypoint", false, "do not run the program of the image")

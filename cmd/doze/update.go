@@ -14,7 +14,7 @@ func (a *app) update() *cobra.Command {
 	var (
 		want                     doze.Sandbox
 		envs, unset, labels, off []string
-		ports                    []int
+		ports                    []string
 		memory                   int
 		enable, disable          bool
 	)
@@ -40,6 +40,9 @@ lost. Network rules have commands of their own: doze network.`,
 			if err != nil {
 				return err
 			}
+			if want.Spec.Runtime.Ports, err = declared(ports); err != nil {
+				return err
+			}
 			c, err := a.connect()
 			if err != nil {
 				return err
@@ -61,9 +64,6 @@ lost. Network rules have commands of their own: doze network.`,
 				}
 				maps.Copy(want.Metadata.Labels, tags)
 			}
-			for _, p := range ports {
-				want.Spec.Runtime.Ports = append(want.Spec.Runtime.Ports, doze.Port{Target: p})
-			}
 			if enable || disable {
 				want.Spec.Enabled = &enable
 			}
@@ -83,7 +83,7 @@ lost. Network rules have commands of their own: doze network.`,
 	f.StringArrayVar(&unset, "unset-env", nil, "remove the environment variable of this `name`; repeatable")
 	f.StringArrayVar(&labels, "label", nil, "set a label, `key=value`; repeatable")
 	f.StringArrayVar(&off, "unset-label", nil, "remove the label of this `key`; repeatable")
-	f.IntSliceVar(&ports, "port", nil, "ports that the sandbox serves, instead of those of before; repeatable")
+	f.StringSliceVar(&ports, "port", nil, "ports that the sandbox serves, `PORT[/PROTOCOL]`, instead of those of before; repeatable")
 	f.StringVar(&want.Spec.Runtime.TTL, "ttl", "", "delete the sandbox this `time` after its creation")
 	f.StringVar(&want.Metadata.DisplayName, "display-name", "", "`name` for people")
 	f.BoolVar(&disable, "disable", false, "put the sandbox to sleep on disk, and refuse requests to it")

@@ -77,6 +77,7 @@ var snippets = map[string]snippet{
 			"(umask 077; echo 'http://doze:PASSWORD@proxy.example.com:3128' >/etc/doze.proxy)", ":", "/etc/doze.proxy", "$PWD/proxy",
 			"/etc/doze.database", "$PWD/database", "/etc/doze.drives", "$PWD/drives",
 			"doze drive create shared", ":", "doze drive mount web shared /mnt/shared", ":", // docs/api/drives.md does
+			"doze build ./closed -t closed", ":", "doze sandbox create web --image closed", ":", // TestPackageMirrors
 			"dozed certificates --data /var/lib/doze", "dozed certificates --data $PWD/fleet",
 			"dozed control --data /var/lib/doze --control-listen", ": control", "dozed node --data /var/lib/doze --node-listen", ": node", "dozed edge --data /var/lib/doze --control", ": edge", "doze node ", ": node ", "doze sandbox move web --to NODE", ":", // TestEnroll, TestDrain and TestMove
 			"dozed control --data /var/lib/doze &", ":", "dozed node    --data /var/lib/doze &", ":", "dozed edge    --data /var/lib/doze &", ":", // the roles of every other test
@@ -125,7 +126,10 @@ var snippets = map[string]snippet{
 	"docs/api/platform.md": {says: []string{`curl -N -H "$auth" "$URL/v0/feed?follow=true"`, `curl -H "$auth" "$URL/v0/feed"`}, unseen: map[string]string{`{"from": "2026-11-27`: "nothing happened here then; TestHistory reads what did"}},
 	"docs/api/nodes.md":    {unable: "a platform of one process has no nodes: contract.TestNodeTranscripts asks for them"},
 	"docs/api/policies.md": {},
-	"docs/api/previews.md": {before: oneSandbox + `
+	"docs/api/previews.md": {says: []string{
+		`psql "host`, `: "host`, "redis-cli --tls", ": --tls", // TestPortsByTLS has a certificate
+	}, before: oneSandbox + `
+		doze sandbox create db --memory 512 >/dev/null
 		curl -H "$auth" --json '{"metadata": {"name": "session"}, "spec": {"port": 3000, "public": false}}' "$URL/v0/sandboxes/web/previews" >/dev/null`},
 	"docs/api/quotas.md": {
 		before: `curl -H "$auth" --json '{"name": "other"}' "$URL/v0/workspaces" >/dev/null`,
