@@ -52,7 +52,7 @@ func Keys() []string { return []string{sealFile, keyFile, host.EgressFile, nodeF
 
 // ours is everything that dozed makes in a data directory.
 var ours = []string{
-	keyFile, "agents", "builders", "builds", databaseFile, databaseFile + "-shm", databaseFile + "-wal", host.EgressFile, "engines", "images", file, lockFile, host.LogsDir, HistoryDir, "net", recordsFile, "sandboxes", sealFile, "snapshots", "ahead",
+	keyFile, "agents", "builders", "builds", databaseFile, databaseFile + "-shm", databaseFile + "-wal", host.EgressFile, "engines", "images", file, lockFile, host.LogsDir, HistoryDir, "net", recordsFile, "sandboxes", sealFile, "snapshots", "ahead", "away", "foreign", "leased",
 	"swap", "swap.zram", "volumes", BackupDir, RestoreDir, RestoredConfig, nodeFile, fleetDir, lockFile + ".control", lockFile + ".node", lockFile + ".edge",
 }
 
