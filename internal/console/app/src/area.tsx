@@ -21,6 +21,8 @@ export interface Page {
 export interface Area {
   name: string;
   pages: readonly Page[];
+  /** Whether the platform has what the area shows. Without it, each platform has. */
+  here?: () => boolean;
 }
 
 /** Whether the caller may see some of a page. */

@@ -9,6 +9,7 @@ import { caller, end, open, Refusal, session } from "./api";
 import { forget as forgetFindings } from "./findings";
 import { restart } from "./live";
 import { Login } from "./login";
+import { look } from "./nodes";
 import { forget } from "./past";
 import { Shell } from "./shell";
 import { notices, reason } from "./ui";
@@ -44,6 +45,7 @@ effect(() => {
       forgetFindings();
       notices.value = [];
       restart();
+      void look();
     });
   }
 });

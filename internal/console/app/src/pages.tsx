@@ -4,6 +4,7 @@ import { audit, AuditTools } from "./audit";
 import { BuildView, builds } from "./builds";
 import { addresses, domains, gateways, policies, vpcs } from "./gateways";
 import { catalogue, images, ImageView } from "./images";
+import { fleet, nodes } from "./nodes";
 import { accounts, AccountView, invitations, keys, members, quotas, secrets } from "./people";
 import { executions, schedules } from "./schedules";
 import { drives, templates, TemplateView, volumes } from "./storage";
@@ -46,6 +47,13 @@ export const areas: ReadonlyMap<string, Area> = new Map(Object.entries({
       { path: ["workspace", "domains"], name: "Custom domains", about: "Names of your own for previews.", parts: [domains] },
       { path: ["workspace", "gateways"], name: "Gateways", about: "Addresses from which sandboxes leave, and networks between sandboxes.", parts: [vpcs, gateways, addresses] },
       { path: ["workspace", "policies"], name: "Policies", about: "Records that clients keep here. They change nothing on this platform.", parts: [policies] },
+    ],
+  },
+  platform: {
+    name: "Platform",
+    here: () => fleet.value,
+    pages: [
+      { path: ["platform", "nodes"], name: "Nodes", about: "Machines that run the sandboxes. What a lost one had goes on on the others.", parts: [nodes] },
     ],
   },
 } satisfies Record<string, Area>));

@@ -23,7 +23,10 @@ const views: readonly View[] = [
 ];
 
 /** Whether the caller may see some of a view. */
-const offered = (v: View): boolean => areas.get(v.path)?.pages.some(seen) ?? true;
+const offered = (v: View): boolean => {
+  const area = areas.get(v.path);
+  return !area || (area.pages.some(seen) && (area.here?.() ?? true));
+};
 
 function content(): VNode {
   const [first, second] = place.value.path;
