@@ -43,7 +43,9 @@ func serveControl(ctx context.Context, args []string) (err error) {
 	}
 	page := metric.Page{
 		Metrics: m.metrics, Authenticate: p.Credentials.Authenticate, Operator: r.settings.Workspace, Others: remote.NodeMetrics,
-		Now: func(context.Context) metric.Now { return metric.Now{Drops: m.traces.Drops()} },
+		Now: func(ctx context.Context) metric.Now {
+			return metric.Now{Drops: m.traces.Drops(), Nodes: remote.Census(ctx)}
+		},
 	}
 	fmt.Println("The control role is ready at", r.settings.Control)
 	if key != "" {

@@ -259,6 +259,34 @@ type Checkpoints struct {
 	Overdue int // how many could not be renewed in time
 }
 
+// Nodes are those of a fleet, and what became of sandboxes that had to leave one.
+type Nodes struct {
+	States           map[string]int64 // how many are in each state
+	Memory, Reserved int64            // bytes, of those that are here
+	Losses           uint64
+	Rescues, Moves   map[string]uint64 // sandboxes, by result
+}
+
+// gauges are none where there is no fleet.
+func (n Nodes) gauges() []prometheus.Collector {
+	if n.States == nil {
+		return nil
+	}
+	states := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "doze_nodes", Help: "Nodes on record, by state. One that is away keeps its lease, or has none."}, []string{"state"})
+	for state, many := range n.States {
+		states.WithLabelValues(state).Set(float64(many))
+	}
+	losses := prometheus.NewCounter(prometheus.CounterOpts{Name: "doze_nodes_lost_total", Help: "Leases of nodes that ended."})
+	losses.Add(float64(n.Losses))
+	return []prometheus.Collector{
+		states, losses,
+		gauge("doze_nodes_memory_bytes", "Memory that sandboxes can have on all nodes that are here.", n.Memory),
+		gauge("doze_nodes_reserved_bytes", "Of this memory, what awake sandboxes may use.", n.Reserved),
+		counts("doze_rescues_total", "Sandboxes of lost nodes, by what became of them: resumed elsewhere, or failed.", "result", n.Rescues),
+		counts("doze_moves_total", "Sandboxes that were to move to another node, by what became of them: moved, or stayed.", "result", n.Moves),
+	}
+}
+
 // Now is what others know at the moment of an answer.
 type Now struct {
 	Costs     []Cost // of sandboxes
@@ -271,6 +299,7 @@ type Now struct {
 	Drops     map[string]uint64 // traces that were not exported, by reason
 
 	Checkpoints Checkpoints
+	Nodes       Nodes
 }
 
 // gatherer is everything that this process counts, and what is known now.
@@ -280,6 +309,7 @@ func (m *Metrics) gatherer(is Now) prometheus.Gatherer {
 	now.MustRegister(m.sandboxes(is.Sandboxes)...)
 	now.MustRegister(is.Disk.gauges()...)
 	now.MustRegister(reservations(is.Memory)...)
+	now.MustRegister(is.Nodes.gauges()...)
 	now.MustRegister(
 		gauge("doze_checkpoint_age_seconds", "Age of the oldest last checkpoint of a sandbox that runs: what a crash would lose at most, of those that have one.", int64(is.Checkpoints.Oldest.Seconds())),
 		gauge("doze_checkpoints_overdue", "Sandboxes that run whose last checkpoint is older than --checkpoint-every.", int64(is.Checkpoints.Overdue)),

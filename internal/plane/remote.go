@@ -4,7 +4,9 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 
@@ -20,6 +22,7 @@ import (
 	"github.com/dozehq/doze/internal/fleet/mtls"
 	"github.com/dozehq/doze/internal/history"
 	"github.com/dozehq/doze/internal/instance"
+	"github.com/dozehq/doze/internal/metric"
 	"github.com/dozehq/doze/internal/roster"
 	"github.com/dozehq/doze/internal/seal"
 	"github.com/dozehq/doze/internal/vault"
@@ -128,21 +131,44 @@ func (r *Remote) Recorded(all history.Source) history.Source {
 	}
 }
 
+// metricsTime is what a node has to tell what it counts.
+const metricsTime = 3 * time.Second
+
 // NodeMetrics returns what each node counts that has joined. What a node counts that does
-// not answer is missing.
-func (r *Remote) NodeMetrics(ctx context.Context) (texts [][]byte, err error) {
-	for _, m := range r.crew.Members() {
+// not answer in time is missing.
+func (r *Remote) NodeMetrics(ctx context.Context) ([][]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, metricsTime)
+	defer cancel()
+	members := r.crew.Members()
+	texts := make([][]byte, len(members))
+	var calls sync.WaitGroup
+	for i, m := range members {
 		r.mu.Lock()
 		c := r.clients[m.Info.ID]
 		r.mu.Unlock()
-		text, err := c.Metrics(ctx)
-		if err != nil {
-			slog.WarnContext(ctx, "the metrics of a node are missing", "node", m.Info.ID, "err", err)
-			continue
-		}
-		texts = append(texts, text)
+		calls.Go(func() {
+			text, err := c.Metrics(ctx)
+			if err != nil {
+				slog.WarnContext(ctx, "the metrics of a node are missing", "node", m.Info.ID, "err", err)
+			}
+			texts[i] = text
+		})
 	}
-	return texts, nil
+	calls.Wait()
+	return slices.DeleteFunc(texts, func(text []byte) bool { return text == nil }), nil
+}
+
+// Census returns what is counted of nodes. It is empty while the records are out of reach.
+func (r *Remote) Census(ctx context.Context) metric.Nodes {
+	const megabyte = 1 << 20
+	c, err := r.roster.Census(ctx)
+	if err != nil {
+		slog.WarnContext(ctx, "the metrics of nodes are missing", "err", err)
+	}
+	return metric.Nodes{
+		States: c.States, Memory: c.Memory * megabyte, Reserved: c.Reserved * megabyte,
+		Losses: c.Losses, Rescues: c.Rescues, Moves: c.Moves,
+	}
 }
 
 // Handler serves the other two roles, and machines that join. Metrics is the page of them.

@@ -260,6 +260,10 @@ func TestRescue(t *testing.T) {
 				t.Errorf("the node that comes back does not hear that %s is elsewhere: %v", uid, l.Gone)
 			}
 		}
+		c, err := y.r.Census(t.Context())
+		if err != nil || c.Losses != 1 || c.Rescues[roster.Resumed] != 3 || c.Rescues[roster.Failed] != 1 || c.States["ready"] != 2 {
+			t.Errorf("it is counted as %+v, %v", c, err)
+		}
 		if l.Epoch != 2 || y.stateOfN1() != doze.NodeReady {
 			t.Errorf("the node that comes back is %s and has the lease %+v", y.stateOfN1(), l)
 		}

@@ -83,7 +83,14 @@ func (r *Roster) bring(ctx context.Context, l control.Lodger) error {
 		default:
 			return nil // its node came back
 		}
-		return r.settle(ctx, o, used, from, "", r.take)
+		err := r.settle(ctx, o, used, from, "", r.take)
+		switch {
+		case err == nil && r.Crew.Of(crew.Machine, o.UID) != from:
+			r.tally.resumed.Add(1)
+		case doze.Public(err).Kind == doze.NotFound:
+			r.tally.failed.Add(1)
+		}
+		return err
 	})
 }
 
@@ -154,14 +161,17 @@ func (r *Roster) Move(ctx context.Context, l control.Lodger, to string) error {
 		parting, cancel := context.WithTimeout(ctx, partTime+copyTime)
 		defer cancel()
 		if err := r.Crew.Depart(parting, o.UID); err != nil {
+			r.tally.stayed.Add(1)
 			slog.WarnContext(ctx, "a sandbox stays where it is", "sandbox", o.UID, "node", from, "err", err)
 			return fleet.Tell(err, "the move of the sandbox")
 		}
 		// From here on the record of its place says which node has it, even if control ends.
 		err := r.settle(ctx, o, time.Time{}, from, to, r.give)
 		if r.Crew.Of(crew.Machine, o.UID) == from {
+			r.tally.stayed.Add(1)
 			return errors.Join(err, r.Crew.Return(context.WithoutCancel(ctx), o.UID))
 		}
+		r.tally.moved.Add(1)
 		r.leave(ctx, from, o.UID)
 		if err != nil { // the bucket has it: it begins there later
 			r.lost.Ring()

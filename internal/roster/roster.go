@@ -96,6 +96,7 @@ type Roster struct {
 	leased map[string]bool
 	// pending are machines that have a place, and have not begun there; guarded by mu.
 	pending map[string]bool
+	tally   tally
 }
 
 var _ fleet.Control = (*Roster)(nil)
@@ -553,6 +554,7 @@ func (r *Roster) lose(ctx context.Context, l lease.Lapse) error {
 	}
 	slog.WarnContext(ctx, "a node is lost: its lease is over", "node", l.Node, "epoch", l.Epoch, "renewed", l.At)
 	r.book.Release(l.Node)
+	r.tally.losses.Add(1)
 	r.mu.Lock()
 	if m := r.nodes[l.Node]; m != nil && m.epoch == l.Epoch {
 		delete(r.nodes, l.Node)
