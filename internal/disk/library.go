@@ -286,6 +286,21 @@ func (l *Library) Images() []Image {
 	return slices.SortedFunc(maps.Values(l.images), func(a, b Image) int { return strings.Compare(a.Ref, b.Ref) })
 }
 
+// Refs returns the references of images that are there, in order, without whose credentials
+// they need. It looks in memory alone: what another process has put into the library is among
+// them when somebody has asked for it here.
+func (l *Library) Refs() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	refs := make([]string, 0, len(l.images))
+	for key := range l.images {
+		ref, _, _ := strings.Cut(key, ownerMark)
+		refs = append(refs, ref)
+	}
+	slices.Sort(refs)
+	return slices.Compact(refs)
+}
+
 // Stored is an image as it is on the disk.
 type Stored struct {
 	Image

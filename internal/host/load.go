@@ -1,8 +1,6 @@
 package host
 
 import (
-	"context"
-	"log/slog"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -14,8 +12,9 @@ import (
 // loadScale is the unit of the load averages of sysinfo(2).
 const loadScale = 1 << 16
 
-// load is what placement needs to know of this host. What cannot be measured is 0.
-func (h *Host) load(ctx context.Context) fleet.Load {
+// load is what placement needs to know of this host. It goes out with each renewal, so it
+// reads no image. What cannot be measured is 0.
+func (h *Host) load() fleet.Load {
 	now := h.node.Load()
 	l := fleet.Load{
 		Driver: h.o.Driver, Memory: now.Limit, Reserved: now.Reserved, Sandboxes: now.Sandboxes, Awake: now.Awake,
@@ -31,14 +30,7 @@ func (h *Host) load(ctx context.Context) fleet.Load {
 	if s, err := h.disk.State(); err == nil {
 		l.Disk = doze.Megabytes(max(0, s.Free-s.Reserve-s.Pending) >> 20)
 	}
-	all, err := h.images.Stored()
-	if err != nil {
-		slog.DebugContext(ctx, "the images of this node are not told", "err", err)
-	}
-	for _, i := range all {
-		if len(l.Images)+len(i.Refs) <= fleet.ImagesMax {
-			l.Images = append(l.Images, i.Refs...)
-		}
-	}
+	l.Images = h.images.Refs()
+	l.Images = l.Images[:min(len(l.Images), fleet.ImagesMax)]
 	return l
 }

@@ -64,7 +64,7 @@ func NewRemote(base string, transport http.RoundTripper, id string, o Options) *
 			}
 		},
 		Lease: r.lease, Lost: r.lost,
-		Load:     func(ctx context.Context) fleet.Load { return r.host.load(ctx) },
+		Load:     func(context.Context) fleet.Load { return r.host.load() },
 		Machines: func() []string { return r.host.node.UIDs() },
 	})
 	return r
