@@ -183,7 +183,7 @@ func (s *Server) Adopt(ctx context.Context) error {
 
 // tellNode tells a node what its process before knew: limits, grace periods and
 // networks. The limits come first, before anything wakes.
-func (s *Server) tellNode(ctx context.Context, n fleet.Node, has func(machine string) bool) error {
+func (s *Server) tellNode(ctx context.Context, n fleet.Node, has func(machine string) bool, among []string) error {
 	limits, err := s.Store.Limits(ctx)
 	if err != nil {
 		return err
@@ -195,10 +195,21 @@ func (s *Server) tellNode(ctx context.Context, n fleet.Node, has func(machine st
 	if err != nil {
 		return err
 	}
-	return s.Store.EachLiving(ctx, func(sb store.Sandbox) error {
-		if !has(sb.Machine) {
-			return nil
+	each := s.Store.EachLiving
+	if among != nil {
+		each = func(ctx context.Context, fn func(store.Sandbox) error) error { return s.Store.EachOf(ctx, among, fn) }
+	}
+	var there []store.Sandbox // a node that is slow to answer must not hold a connection to the records
+	err = each(ctx, func(sb store.Sandbox) error {
+		if has(sb.Machine) {
+			there = append(there, sb)
 		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, sb := range there {
 		err := errors.Join(n.SetGrace(ctx, sb.Machine, grace(sb)), s.setNetwork(ctx, n, sb))
 		if errors.Is(err, fleet.ErrUnreachable) {
 			return err // nor would it hear of the others
@@ -206,8 +217,8 @@ func (s *Server) tellNode(ctx context.Context, n fleet.Node, has func(machine st
 		if err != nil { // no reason to keep the others from theirs
 			slog.ErrorContext(ctx, "a sandbox reaches nothing until it is updated", "sandbox", sb.UID, "err", err)
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // resume takes up a start that was cut short. A sandbox that never ran ends, so that

@@ -14,9 +14,10 @@ import (
 type Link struct{ *Server }
 
 // TellNode tells a node what its process before knew: limits, and for each sandbox that
-// is there, its grace period and network.
-func (l Link) TellNode(ctx context.Context, n fleet.Node, has func(machine string) bool) error {
-	return l.tellNode(ctx, n, has)
+// is there, its grace period and network. The node can have no other machines than those
+// among which it is asked for them; nil is any.
+func (l Link) TellNode(ctx context.Context, n fleet.Node, has func(machine string) bool, among []string) error {
+	return l.tellNode(ctx, n, has, among)
 }
 
 // Accept records reports of a node. When it returns, they outlast a crash.

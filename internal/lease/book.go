@@ -32,6 +32,7 @@ type Book struct {
 type grant struct {
 	epoch uint64
 	at    time.Time // of the last renewal
+	over  bool      // Tick has said so
 }
 
 // A Lapse is the end of a lease.
@@ -55,11 +56,17 @@ func after(ttl time.Duration) time.Duration {
 // TTL is how long a lease is good.
 func (b *Book) TTL() time.Duration { return b.ttl }
 
-// Grant grants a lease to a node in an epoch, from now on.
-func (b *Book) Grant(node string, epoch uint64, now time.Time) {
+// Grant grants a lease to a node in an epoch, from now on, and reports whether it does. One
+// that is over is not granted again in its epoch: somebody is about to say that others may
+// have what the node had.
+func (b *Book) Grant(node string, epoch uint64, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.granted[node] = &grant{epoch, now}
+	if g := b.granted[node]; g != nil && g.over && g.epoch >= epoch {
+		return false
+	}
+	b.granted[node] = &grant{epoch: epoch, at: now}
+	return true
 }
 
 // Expect is Grant for a node that may have a lease of an earlier granter: it lapses when
@@ -97,7 +104,17 @@ func (b *Book) RenewedAt(node string) time.Time {
 	return time.Time{}
 }
 
-// Tick returns the leases that are over for sure. They stay in the book until Release.
+// Over reports whether Tick has said that the lease of a node in an epoch is over, and nobody
+// has released it since.
+func (b *Book) Over(node string, epoch uint64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g := b.granted[node]
+	return g != nil && g.over && g.epoch == epoch
+}
+
+// Tick returns the leases that are over for sure. They stay in the book, and are not granted
+// again in their epochs, until Release.
 func (b *Book) Tick(now time.Time) (lapsed []Lapse) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,6 +127,7 @@ func (b *Book) Tick(now time.Time) (lapsed []Lapse) {
 	}
 	for node, g := range b.granted {
 		if !now.Before(g.at.Add(after(b.ttl))) {
+			g.over = true
 			lapsed = append(lapsed, Lapse{node, g.epoch, g.at})
 		}
 	}

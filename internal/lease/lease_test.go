@@ -104,7 +104,12 @@ func TestBook(t *testing.T) {
 	if got := tick(33*time.Second, 42*time.Second); len(got) != 1 || got[0].Node != "new" {
 		t.Errorf("after 42 s %v", got)
 	}
-	b.Grant("new", 1, at(42*time.Second))
+	if b.Grant("new", 1, at(42*time.Second)) || !b.Over("new", 1) {
+		t.Error("what is over is granted again")
+	}
+	if !b.Grant("new", 2, at(42*time.Second)) || b.Over("new", 1) {
+		t.Error("nothing is granted in a new epoch")
+	}
 	if got := b.Tick(at(100 * time.Second)); got != nil {
 		t.Errorf("the granter stood still, and takes %v", got)
 	}

@@ -176,7 +176,7 @@ func (r *Rooms) Load(ctx context.Context) error {
 // Recover is Load, and takes over the only node besides.
 func (r *Rooms) Recover(ctx context.Context) error {
 	everything := func(string) bool { return true }
-	return errors.Join(r.Load(ctx), control.Link{Server: r.Control}.TellNode(ctx, r.Control.Node, everything), r.Control.Adopt(ctx))
+	return errors.Join(r.Load(ctx), control.Link{Server: r.Control}.TellNode(ctx, r.Control.Node, everything, nil), r.Control.Adopt(ctx))
 }
 
 // Run runs the loops of all rooms until ctx ends.

@@ -39,8 +39,8 @@ const (
 type Control interface {
 	// Adopt takes over what an earlier process began. It is called once.
 	Adopt(ctx context.Context) error
-	// TellNode tells a node what its process before knew.
-	TellNode(ctx context.Context, n fleet.Node, has func(machine string) bool) error
+	// TellNode tells a node what its process before knew, as [control.Link] says.
+	TellNode(ctx context.Context, n fleet.Node, has func(machine string) bool, among []string) error
 	// Accept records reports.
 	Accept(ctx context.Context, reports []fleet.Report) error
 	// Inform says what the nodes can do, together.
@@ -80,14 +80,18 @@ type Config struct {
 type Roster struct {
 	Config
 
-	book    *lease.Book
-	joining sync.Mutex    // held while control tells a node what it forgot
+	book *lease.Book
+	// turns has a lock for each node that joins, and for what all of them do one after the
+	// other. A node that is slow to join keeps no other one from its lease.
+	turns   *keylock.Locks
 	adopted chan struct{} // closed when Adopt is done
 
 	mu    sync.Mutex
 	nodes map[string]*member // guarded by mu; by id
+	keys  map[string][]byte  // guarded by mu; the seal keys of nodes that have joined, or are about to
 	bytes map[string]*sent   // guarded by mu; by workspace
-	// taking has a lock for each node. A call that decides what the node still has holds it.
+	// taking has a lock for each node. Who decides what the node still has holds it: its loss,
+	// its return, and a rescue of what it had.
 	taking *keylock.Locks
 	gones  map[string]bool           // guarded by mu; nodes that are lost, whose sandboxes are not all elsewhere
 	lost   bell.Bell                 // rings when a node is lost
@@ -123,7 +127,7 @@ func New(c Config) *Roster {
 	}
 	r := &Roster{
 		Config: c, book: lease.NewBook(c.TTL, c.Grace+ownTimeout+ownEvery, c.Began), adopted: make(chan struct{}),
-		nodes: map[string]*member{}, bytes: map[string]*sent{}, gones: map[string]bool{}, leased: map[string]bool{}, pending: map[string]bool{}, lost: bell.New(), taking: keylock.New(),
+		nodes: map[string]*member{}, keys: map[string][]byte{}, turns: keylock.New(), bytes: map[string]*sent{}, gones: map[string]bool{}, leased: map[string]bool{}, pending: map[string]bool{}, lost: bell.New(), taking: keylock.New(),
 	}
 	r.sure.Store(&r.Began)
 	return r
@@ -137,45 +141,51 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (_ fleet.Lease, err
 	if strings.HasSuffix(tokens, "/"+n.ID) {
 		return fleet.Lease{}, doze.Errorf(doze.Invalid, "no node can have the id %s, which is a path of the API", n.ID)
 	}
-	r.joining.Lock()
-	defer r.joining.Unlock()
-	record, err := r.admit(ctx, n)
+	_, release, err := r.turns.Take(ctx, turnOf(n.ID))
 	if err != nil {
 		return fleet.Lease{}, err
 	}
-	to := r.Dial(n)
-	gone, lost, err := r.back(ctx, n.ID, n.Machines)
+	defer release()
+	record, home, err := r.admit(ctx, n)
 	if err != nil {
 		return fleet.Lease{}, err
 	}
 	defer func() {
-		if err != nil && lost { // it has no lease, and stands still
-			r.setGone(n.ID)
+		if err != nil {
+			r.unadmit(n.ID)
 		}
 	}()
-	r.Crew.Put(crew.Member{Info: n, Node: to, Open: record.State == doze.NodeReady, Load: fleet.Load{Driver: n.Driver, Memory: n.Memory}})
-	r.Met(n)
-	r.inform(n)
+	to := r.Dial(n)
 	has := func(machine string) bool { return r.Crew.Of(crew.Machine, machine) == n.ID }
-	if err = r.Control.TellNode(ctx, to, has); err != nil {
+	var among []string // the first node has what has no place besides
+	if n.ID != home {
+		among = r.machines(n.ID)
+	}
+	if err = r.Control.TellNode(ctx, to, has, among); err != nil {
 		return fleet.Lease{}, err
 	}
-	r.mu.Lock()
-	r.nodes[n.ID] = &member{info: n, epoch: record.Epoch, state: record.State, bytes: map[string]uint64{}, heard: time.Now()}
-	r.mu.Unlock()
-	if err = r.adopt(ctx, false); err != nil {
+	l, err := r.welcome(ctx, record, n.Machines, n.Leased, func(record store.Node) {
+		r.mu.Lock()
+		r.nodes[n.ID] = &member{info: n, epoch: record.Epoch, state: record.State, bytes: map[string]uint64{}, heard: time.Now()}
+		r.mu.Unlock()
+		r.Crew.Put(crew.Member{Info: n, Node: to, Open: record.State == doze.NodeReady, Load: fleet.Load{Driver: n.Driver, Memory: n.Memory}})
+		r.Met(n)
+		r.inform(n)
+	})
+	if err != nil {
 		return fleet.Lease{}, err
 	}
-	slog.InfoContext(ctx, "a node joined", "node", n.ID, "url", n.URL, "version", n.Version, "epoch", record.Epoch)
-	l, err := r.grant(ctx, n.ID, record.Epoch, n.Leased)
-	l.Gone = gone
-	return l, err
+	slog.InfoContext(ctx, "a node joined", "node", n.ID, "url", n.URL, "version", n.Version, "epoch", l.Epoch)
+	return l, r.adopt(ctx, false)
 }
 
 // Reclaim implements [fleet.Control].
 func (r *Roster) Reclaim(ctx context.Context, node string, machines []string) (fleet.Lease, error) {
-	r.joining.Lock()
-	defer r.joining.Unlock()
+	_, release, err := r.turns.Take(ctx, turnOf(node))
+	if err != nil {
+		return fleet.Lease{}, err
+	}
+	defer release()
 	record, err := r.Store.Node(ctx, node)
 	if doze.Public(err).Kind == doze.NotFound {
 		return fleet.Lease{}, nil
@@ -183,61 +193,115 @@ func (r *Roster) Reclaim(ctx context.Context, node string, machines []string) (f
 	if err != nil {
 		return fleet.Lease{}, err
 	}
-	if record, err = r.Store.PutNode(ctx, node, record.Body, time.Now()); err != nil {
-		return fleet.Lease{}, err
-	}
-	gone, lost, err := r.back(ctx, node, machines)
-	if err != nil {
-		return fleet.Lease{}, err
-	}
-	l, err := r.grant(ctx, node, record.Epoch, true) // it has waited for one
-	if err != nil && lost {
-		r.setGone(node)
-	}
-	l.Gone = gone
-	return l, err
+	return r.welcome(ctx, record, machines, true, func(store.Node) {}) // it has waited for a lease
 }
 
-// admit records a node. The first one is the home of everything that has no place. One
-// that opens other secrets than those before it could run nothing that moves there.
-func (r *Roster) admit(ctx context.Context, n fleet.NodeInfo) (store.Node, error) {
-	for _, other := range r.members() {
-		if other.info.ID != n.ID && !bytes.Equal(other.info.SealKey, n.SealKey) {
-			return store.Node{}, doze.Errorf(doze.Conflict,
-				"the node %s has another egress.key than the nodes before it: join it with a token, or copy the file from the data directory of control", n.ID)
-		}
-	}
-	home, err := r.Store.Setting(ctx, HomeSetting)
+// welcome grants a lease to a node that is here again, and says which of its machines other
+// nodes have. The node keeps the rest: no rescue takes them. It may have been lost while
+// control told it things, so its record is read anew. here is called before the lease is granted.
+func (r *Roster) welcome(ctx context.Context, n store.Node, machines []string, leased bool, here func(store.Node)) (fleet.Lease, error) {
+	_, release, err := r.taking.Take(ctx, n.ID)
 	if err != nil {
-		return store.Node{}, err
-	}
-	if home == "" {
-		if err := r.Store.SetSetting(ctx, HomeSetting, n.ID); err != nil {
-			return store.Node{}, err
-		}
-		r.Crew.SetHome(n.ID)
-	}
-	return r.Store.PutNode(ctx, n.ID, store.NodeBody{URL: n.URL, Version: n.Version, Driver: n.Driver, Memory: n.Memory}, time.Now())
-}
-
-// back takes note that a node is here again. It returns which machines of the node's list
-// other nodes have, and whether the node was lost. The node keeps the rest: no rescue takes them.
-func (r *Roster) back(ctx context.Context, node string, machines []string) (gone []string, lost bool, err error) {
-	_, release, err := r.taking.Take(ctx, node)
-	if err != nil {
-		return nil, false, err
+		return fleet.Lease{}, err
 	}
 	defer release()
+	record, err := r.Store.PutNode(ctx, n.ID, n.Body, time.Now())
+	if err != nil {
+		return fleet.Lease{}, err
+	}
+	if r.book.Over(n.ID, record.Epoch) {
+		return fleet.Lease{}, errLosing
+	}
+	here(record)
+	l, err := r.grant(ctx, n.ID, record.Epoch, leased)
+	if err != nil {
+		return fleet.Lease{}, err
+	}
 	for _, machine := range machines {
-		if r.Crew.Of(crew.Machine, machine) != node {
-			gone = append(gone, machine)
+		if r.Crew.Of(crew.Machine, machine) != n.ID {
+			l.Gone = append(l.Gone, machine)
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	lost = r.gones[node]
-	delete(r.gones, node)
-	return gone, lost, nil
+	delete(r.gones, n.ID)
+	return l, nil
+}
+
+// errLosing is for a node whose lease is over, of which the records do not say so yet.
+var errLosing = doze.Errorf(doze.Unavailable, "the lease of the node is over, and control is about to record that: try again in a moment")
+
+// The turns that nodes take one after the other.
+const (
+	admitTurn = "admit"
+	adoptTurn = "adopt"
+)
+
+// turnOf is the turn of a node.
+func turnOf(node string) string { return "node/" + node }
+
+// admit records a node, and returns which one is the home of everything that has no place:
+// the first one. One that opens other secrets than those before it could run nothing that
+// moves there.
+func (r *Roster) admit(ctx context.Context, n fleet.NodeInfo) (_ store.Node, home string, err error) {
+	_, release, err := r.turns.Take(ctx, admitTurn)
+	if err != nil {
+		return store.Node{}, "", err
+	}
+	defer release()
+	if err := r.sameKey(n); err != nil {
+		return store.Node{}, "", err
+	}
+	if home, err = r.Store.Setting(ctx, HomeSetting); err != nil {
+		return store.Node{}, "", err
+	}
+	if home == "" {
+		home = n.ID
+		if err := r.Store.SetSetting(ctx, HomeSetting, n.ID); err != nil {
+			return store.Node{}, "", err
+		}
+		r.Crew.SetHome(n.ID)
+	}
+	record, err := r.Store.PutNode(ctx, n.ID, store.NodeBody{URL: n.URL, Version: n.Version, Driver: n.Driver, Memory: n.Memory}, time.Now())
+	if err == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.keys[n.ID] = n.SealKey
+	}
+	return record, home, err
+}
+
+// sameKey is an error if a node opens other secrets than the other ones.
+func (r *Roster) sameKey(n fleet.NodeInfo) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, key := range r.keys {
+		if id != n.ID && !bytes.Equal(key, n.SealKey) {
+			return doze.Errorf(doze.Conflict,
+				"the node %s has another egress.key than the nodes before it: join it with a token, or copy the file from the data directory of control", n.ID)
+		}
+	}
+	return nil
+}
+
+// unadmit forgets the key of a node that could not join, and is not here.
+func (r *Roster) unadmit(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.nodes[node] == nil {
+		delete(r.keys, node)
+	}
+}
+
+// machines are those that have their place on a node.
+func (r *Roster) machines(node string) []string {
+	all := []string{}
+	for _, p := range r.Crew.On(node) {
+		if p.Kind == crew.Machine {
+			all = append(all, p.ID)
+		}
+	}
+	return all
 }
 
 // take gives a machine of a lost node to another one. If the node came back meanwhile, the
@@ -279,6 +343,11 @@ func (r *Roster) inform(n fleet.NodeInfo) {
 // adopt takes over what an earlier process of control began, once. It does so when all nodes
 // on record have joined, or those that will not have had their time.
 func (r *Roster) adopt(ctx context.Context, late bool) error {
+	_, release, err := r.turns.Take(ctx, adoptTurn)
+	if err != nil {
+		return err
+	}
+	defer release()
 	select {
 	case <-r.adopted:
 		return nil
@@ -363,7 +432,9 @@ func (r *Roster) grant(ctx context.Context, id string, epoch uint64, leased bool
 		if err := r.recordLeased(ctx, id, true); err != nil {
 			return fleet.Lease{}, err
 		}
-		r.book.Grant(id, epoch, time.Now())
+		if !r.book.Grant(id, epoch, time.Now()) {
+			return fleet.Lease{}, errLosing
+		}
 	}
 	return fleet.Lease{Epoch: epoch, TTL: r.book.TTL()}, nil
 }
@@ -523,12 +594,10 @@ func (r *Roster) Run(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-late.C:
 			if r.Present() {
-				r.joining.Lock()
 				if err := r.adopt(ctx, true); err != nil && ctx.Err() == nil {
 					slog.ErrorContext(ctx, "what was begun before is not taken over yet", "err", err)
 					late.Reset(time.Second)
 				}
-				r.joining.Unlock()
 			} else {
 				late.Reset(time.Second)
 			}
@@ -548,7 +617,15 @@ func (r *Roster) Run(ctx context.Context) error {
 
 // lose says that others may have what a node had, whose lease is over for sure.
 func (r *Roster) lose(ctx context.Context, l lease.Lapse) error {
-	err := r.Store.LoseNode(ctx, l.Node, l.Epoch)
+	_, release, err := r.taking.Take(ctx, l.Node)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if !r.book.Over(l.Node, l.Epoch) { // it is here again, in another epoch
+		return nil
+	}
+	err = r.Store.LoseNode(ctx, l.Node, l.Epoch)
 	if err != nil && doze.Public(err).Kind != doze.NotFound { // another process of control was first
 		return err
 	}
@@ -558,6 +635,7 @@ func (r *Roster) lose(ctx context.Context, l lease.Lapse) error {
 	r.mu.Lock()
 	if m := r.nodes[l.Node]; m != nil && m.epoch == l.Epoch {
 		delete(r.nodes, l.Node)
+		delete(r.keys, l.Node)
 	}
 	r.gones[l.Node] = true
 	r.mu.Unlock()

@@ -241,7 +241,26 @@ func (s *Store) full(ctx context.Context, missing, where string, args ...any) (S
 // EachLiving calls fn for every record that is neither deleted nor terminated,
 // without events, until fn returns an error.
 func (s *Store) EachLiving(ctx context.Context, fn func(Sandbox) error) (err error) {
-	rows, err := s.read.QueryContext(ctx, `SELECT `+sandboxColumns+` FROM sandboxes WHERE `+alive)
+	return s.each(ctx, fn, alive)
+}
+
+// machinesAsked is how many machines are looked up by one query.
+const machinesAsked = 500
+
+// EachOf calls fn with the living sandboxes of some machines, until it returns an error.
+func (s *Store) EachOf(ctx context.Context, machines []string, fn func(Sandbox) error) error {
+	for some := range slices.Chunk(machines, machinesAsked) {
+		marks, args := listOf(some)
+		if err := s.each(ctx, fn, `machine IN (`+marks+`) AND `+alive, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// each calls fn with the sandboxes that a condition is true of, until it returns an error.
+func (s *Store) each(ctx context.Context, fn func(Sandbox) error, where string, args ...any) (err error) {
+	rows, err := s.read.QueryContext(ctx, `SELECT `+sandboxColumns+` FROM sandboxes WHERE `+where, args...) //nolint:gosec // G202: conditions are constants, and names of parameters
 	if err != nil {
 		return wrap(err, "read sandboxes")
 	}

@@ -78,7 +78,8 @@ type Crew struct {
 	mu      sync.Mutex
 	home    string                 // guarded by mu; the node of all things without a place
 	members map[string]*Member     // guarded by mu; by the id of the node
-	places  map[thing]Place        // guarded by mu
+	places  map[thing]Place        // guarded by mu; changed by settle and unsettle alone
+	held    map[string]int         // guarded by mu; how many of places each node has
 	claimed map[string]*claim      // guarded by mu; by machine
 	limits  map[string]doze.Limits // guarded by mu; by workspace, the empty one has the defaults
 }
@@ -92,10 +93,10 @@ func Open(ctx context.Context, l Ledger, home string, atlas *fleet.Atlas) (*Crew
 	if err != nil {
 		return nil, err
 	}
-	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, claimed: map[string]*claim{}, limits: map[string]doze.Limits{}}
+	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, held: map[string]int{}, claimed: map[string]*claim{}, limits: map[string]doze.Limits{}}
 	c.SetHome(home)
 	for _, p := range all {
-		c.places[thing{p.Kind, p.ID}] = p
+		c.settle(p)
 		if p.Kind == Machine {
 			atlas.Put(p.ID, p.Node)
 		}
@@ -235,8 +236,8 @@ func (c *Crew) all(do func(id string, n fleet.Node) error) error {
 		nodes[id] = m.Node
 	}
 	away := map[string]bool{}
-	for _, p := range c.places {
-		away[p.Node] = nodes[p.Node] == nil
+	for at := range c.held {
+		away[at] = nodes[at] == nil
 	}
 	if c.home != "" {
 		away[c.home] = nodes[c.home] == nil
@@ -347,8 +348,27 @@ func (c *Crew) Move(ctx context.Context, k Kind, id, to string) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.places[thing{k, id}] = p
+	c.settle(p)
 	return nil
+}
+
+// settle takes note of the place of a thing. Preconditions: c.mu is held.
+func (c *Crew) settle(p Place) {
+	c.unsettle(thing{p.Kind, p.ID})
+	c.places[thing{p.Kind, p.ID}] = p
+	c.held[p.Node]++
+}
+
+// unsettle forgets the place of a thing, if it has one. Preconditions: c.mu is held.
+func (c *Crew) unsettle(t thing) {
+	was, ok := c.places[t]
+	if !ok {
+		return
+	}
+	delete(c.places, t)
+	if c.held[was.Node]--; c.held[was.Node] == 0 {
+		delete(c.held, was.Node)
+	}
 }
 
 // Arrived has edges know where a machine is that moved, and has begun there.
@@ -383,7 +403,7 @@ func (c *Crew) forget(ctx context.Context, k Kind, id string) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.places, thing{k, id})
+	c.unsettle(thing{k, id})
 	if k == Machine {
 		c.atlas.Drop(id)
 	}

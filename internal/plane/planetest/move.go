@@ -66,6 +66,7 @@ func (n *Node) Leave(_ context.Context, uid string) error {
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
 	delete(n.Machines, uid)
+	delete(n.claims, uid)
 	return nil
 }
 

@@ -51,7 +51,7 @@ type Platform struct {
 	Pool       doze.AddressPool
 	Parallel   int            // builds at a time
 	Memory     doze.Megabytes // of the host; 0: sandboxes may have any
-	limits     doze.Limits    // defaults of the platform
+	Limits     doze.Limits    // defaults of the platform
 	Quotas     *quota.Book
 	// Crew makes what control calls in place of Node, of the records; nil is Node itself.
 	// Nodes that join get their orders there.
@@ -112,8 +112,8 @@ func (p *Platform) Open(run bool) {
 		t.Fatal(err)
 	}
 	p.Store, p.Creds, p.Dir, p.Previews = st, creds, fleet.NewDirectory(), fleet.NewPreviews()
-	p.Quotas = quota.New(quota.Options{Defaults: p.limits})
-	st.SetDefaultLimits(p.limits)
+	p.Quotas = quota.New(quota.Options{Defaults: p.Limits})
+	st.SetDefaultLimits(p.Limits)
 	opener, err := opener(filepath.Join(filepath.Dir(p.sealed), "egress.key"))
 	if err != nil {
 		t.Fatal(err)
