@@ -24,7 +24,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build engine console test test-long test-short test-roles images-test measure check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-inside bench-build bench-agent bench-roles performance compatibility faults attack soak fleet release chart-test release-test clean help
+.PHONY: run build engine console test test-long test-short test-roles images-test measure check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-inside bench-build bench-agent bench-roles simulate performance compatibility faults attack soak fleet release chart-test release-test clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -177,6 +177,13 @@ fleet: deps-test build ## FAULTS (300) of nodes, control, bucket and network of 
 	$(SUDO) $(GO) run ./test/fleet faults -faults $(FAULTS) $(if $(SEED),-seed $(SEED))
 	$(SUDO) $(GO) run ./test/fleet takeover
 	$(SUDO) $(GO) run ./test/fleet drain
+
+# The numbers of the simulation; a failure is repeated with SEED.
+NODES ?= 1000
+SANDBOXES ?= 100000
+STEPS ?= 2000
+simulate: engine ## a fleet in virtual time: NODES (1000), SANDBOXES (100000), STEPS (2000) things that happen; SEED repeats another one
+	$(GO) test $(MAIN) ./test/simulate -count=1 -v -timeout 3h -seeds 1 -nodes $(NODES) -sandboxes $(SANDBOXES) -steps $(STEPS) $(if $(SEED),-seed $(SEED))
 
 bench-wake: deps build ## latency of a request to awake, paused, swapped and on-disk sandboxes
 	$(BENCH) wake

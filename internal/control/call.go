@@ -2,9 +2,11 @@ package control
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 // These calls move a machine and change no record. A sandbox that was put to sleep wakes
@@ -29,7 +31,9 @@ func calling(call func(ctx context.Context, s *Server, r *http.Request, machine 
 		if sb.Phase.Status() != doze.Running.Status() { // the node would have other words for it, or does not know it
 			return doze.Sandbox{}, doze.Errorf(doze.Conflict, "the sandbox is %s: only one that is %s sleeps and wakes", sb.Phase.Status(), doze.Running.Status())
 		}
-		if err := call(ctx, s, r, sb.Machine); err != nil {
+		if err := call(ctx, s, r, sb.Machine); errors.Is(err, fleet.ErrMoved) {
+			return doze.Sandbox{}, doze.Wrap(err, doze.Unavailable, "the sandbox is not on its node yet: try again in a moment")
+		} else if err != nil {
 			return doze.Sandbox{}, err
 		}
 		return s.answer(ctx, sb.UID)

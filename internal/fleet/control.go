@@ -23,7 +23,12 @@ type NodeInfo struct {
 	Driver      string         // as machine.Traits names it
 	// Machines are those of its sandboxes, by id. Others may have some of them since.
 	Machines []string
-	Leased   bool // as in Renewal
+	// Leaving are those of them that wait for what a move does next. Control ends that wait if
+	// nobody moves them any more.
+	Leaving []string
+	Leased  bool // as in Renewal
+	// Seq is that of the last renewal before: one that comes later than this counts no more.
+	Seq uint64
 }
 
 // Lease says for how long a node may run its sandboxes.

@@ -40,6 +40,8 @@ type Side struct {
 	Load func(context.Context) Load
 	// Machines are those that the node has.
 	Machines func() []string
+	// Leaving are those of them that depart; see [Mover].
+	Leaving func() []string
 	// Lost ends the node's own copies of machines that other nodes have now.
 	Lost func(ctx context.Context, machines []string) error
 }
@@ -53,7 +55,7 @@ type Session struct {
 	joined  chan struct{}
 	once    sync.Once
 	epoch   atomic.Uint64
-	seq     uint64 // of the last renewal; used by renew alone
+	seq     uint64 // of the last renewal; used by join and renew, which take turns
 }
 
 // NewSession returns a session that begins with Run.
@@ -87,7 +89,8 @@ func (s *Session) Run(ctx context.Context, n NodeInfo) error {
 func (s *Session) join(ctx context.Context, n NodeInfo) bool {
 	for {
 		asked := time.Now()
-		n.Machines, n.Leased = s.node.Machines(), s.node.Lease.TTL() > 0
+		n.Machines, n.Leaving, n.Leased = s.node.Machines(), s.node.Leaving(), s.node.Lease.TTL() > 0
+		n.Seq = s.seq
 		bounded, cancel := context.WithTimeout(ctx, joinTimeout)
 		l, err := s.control.Join(bounded, n)
 		if err == nil && len(l.Gone) > 0 {

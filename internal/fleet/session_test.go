@@ -178,6 +178,9 @@ func side(s fleet.Side) fleet.Side {
 	if s.Machines == nil {
 		s.Machines = func() []string { return nil }
 	}
+	if s.Leaving == nil {
+		s.Leaving = func() []string { return nil }
+	}
 	if s.Lost == nil {
 		s.Lost = func(context.Context, []string) error { return nil }
 	}

@@ -66,6 +66,7 @@ func NewRemote(base string, transport http.RoundTripper, id string, o Options) *
 		Lease: r.lease, Lost: r.lost,
 		Load:     func(context.Context) fleet.Load { return r.host.load() },
 		Machines: func() []string { return r.host.node.UIDs() },
+		Leaving:  func() []string { return r.host.node.Leaving() },
 	})
 	return r
 }
@@ -85,6 +86,10 @@ func (r *Remote) Resume(ctx context.Context) error {
 	r.leased = true
 	if left, ok := r.file.Left(); ok && left > leaseLeast {
 		r.lease.Resume(time.Now().Add(left))
+		// The process before stopped what ran some time before the end of its lease.
+		if err := hostproc.Freeze(ctx, r.options.Cgroup, false); !errors.Is(err, hostproc.ErrNoFreezer) {
+			return err
+		}
 		return nil
 	}
 	if err := hostproc.Freeze(ctx, r.options.Cgroup, true); err != nil {

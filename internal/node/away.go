@@ -153,6 +153,18 @@ func (n *Node) Return(_ context.Context, uid string) error {
 	return nil
 }
 
+// Leaving returns the UIDs of the sandboxes that do not wake, since they are to move.
+func (n *Node) Leaving() (uids []string) {
+	for _, b := range n.all() {
+		b.mu.Lock()
+		if b.gate.Leaving() {
+			uids = append(uids, b.order.UID)
+		}
+		b.mu.Unlock()
+	}
+	return uids
+}
+
 // Leave removes a sandbox that has moved. Its processes sleep, and get no time to end.
 func (n *Node) Leave(ctx context.Context, uid string) error {
 	b := n.box(uid)

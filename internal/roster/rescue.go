@@ -28,23 +28,43 @@ const (
 // rescue has sandboxes of lost nodes go on elsewhere, until ctx ends.
 func (r *Roster) rescue(ctx context.Context) {
 	for r.lost.Wait(ctx, rescueEvery) {
-		lost, pending := r.unsettled()
-		if len(lost)+len(pending) == 0 {
+		lost, pending, parting := r.unsettled()
+		if len(lost)+len(pending)+len(parting) == 0 {
 			continue
 		}
 		all, err := r.Control.Lodgers(ctx, func(machine string) bool {
-			return pending[machine] || lost[r.Crew.Of(crew.Machine, machine)]
+			return pending[machine] || parting[machine] || lost[r.Crew.Of(crew.Machine, machine)]
 		})
 		if err != nil {
 			slog.ErrorContext(ctx, "nobody knows what lost nodes had", "err", err)
 			continue
 		}
+		r.prune(all, pending, parting)
 		failed := each(ctx, all, func(l control.Lodger) error { return r.bring(ctx, l) })
 		if len(all) > 0 {
 			slog.InfoContext(ctx, "brought sandboxes of lost nodes to others", "sandboxes", len(all), "failed", failed)
 		}
 		if failed == 0 {
 			r.settled(lost)
+		}
+	}
+}
+
+// prune forgets machines that are gone, of those that had no place to begin at, or were to
+// move. living are the lodgers of which one may be.
+func (r *Roster) prune(living []control.Lodger, pending, parting map[string]bool) {
+	there := map[string]bool{}
+	for _, l := range living {
+		there[l.Machine] = true
+	}
+	for machine := range pending {
+		if !there[machine] && r.Crew.Epoch(crew.Machine, machine) < firstEpoch {
+			r.pend(machine, false)
+		}
+	}
+	for machine := range parting {
+		if !there[machine] {
+			r.part(machine, false)
 		}
 	}
 }
@@ -76,10 +96,12 @@ func each(ctx context.Context, all []control.Lodger, do func(control.Lodger) err
 func (r *Roster) bring(ctx context.Context, l control.Lodger) error {
 	return r.Control.InTurn(ctx, l, func(ctx context.Context, o fleet.Order, used time.Time) error {
 		from := r.Crew.Of(crew.Machine, o.UID)
-		switch lost, pending := r.unsettled(); {
+		switch lost, pending, parting := r.unsettled(); {
 		case lost[from]:
-		case pending[o.UID]:
-			from = "" // it has its place
+		case pending[o.UID]: // it has its place, at which nobody runs it
+			return r.settle(ctx, o, used, "", "", r.give)
+		case parting[o.UID]:
+			return r.stay(ctx, o.UID)
 		default:
 			return nil // its node came back
 		}
@@ -116,10 +138,17 @@ func (r *Roster) settle(ctx context.Context, o fleet.Order, used time.Time, from
 			if err != nil {
 				return err
 			}
+			// It may have been there before, and nobody could say then that it left.
+			if err := r.leave(ctx, next, o.UID); err != nil {
+				return err
+			}
 			if taken, err := put(ctx, o.UID, from, next); err != nil || !taken {
 				return err
 			}
 			at, put = next, r.give
+		}
+		if r.purges(at, o.UID) {
+			return doze.Errorf(doze.Unavailable, "the node %s removes an older copy of the sandbox first", at)
 		}
 		_, err := r.Crew.Revive(ctx, o, used)
 		if errors.Is(err, fleet.ErrFull) {
@@ -158,21 +187,25 @@ func (r *Roster) Move(ctx context.Context, l control.Lodger, to string) error {
 		if to != "" && r.member(to) == nil {
 			return doze.Errorf(doze.Conflict, "the node %s has not joined: doze node ls shows those that have", to)
 		}
+		r.part(o.UID, true)
 		parting, cancel := context.WithTimeout(ctx, partTime+copyTime)
 		defer cancel()
 		if err := r.Crew.Depart(parting, o.UID); err != nil {
 			r.tally.stayed.Add(1)
 			slog.WarnContext(ctx, "a sandbox stays where it is", "sandbox", o.UID, "node", from, "err", err)
-			return fleet.Tell(err, "the move of the sandbox")
+			return errors.Join(notHere(err), r.stay(context.WithoutCancel(ctx), o.UID))
 		}
 		// From here on the record of its place says which node has it, even if control ends.
 		err := r.settle(ctx, o, time.Time{}, from, to, r.give)
 		if r.Crew.Of(crew.Machine, o.UID) == from {
 			r.tally.stayed.Add(1)
-			return errors.Join(err, r.Crew.Return(context.WithoutCancel(ctx), o.UID))
+			return errors.Join(err, r.stay(context.WithoutCancel(ctx), o.UID))
 		}
+		r.part(o.UID, false)
 		r.tally.moved.Add(1)
-		r.leave(ctx, from, o.UID)
+		if err := r.leave(ctx, from, o.UID); err != nil {
+			slog.WarnContext(ctx, "a node still has a sandbox that moved", "node", from, "sandbox", o.UID, "err", err)
+		}
 		if err != nil { // the bucket has it: it begins there later
 			r.lost.Ring()
 		}
@@ -180,19 +213,46 @@ func (r *Roster) Move(ctx context.Context, l control.Lodger, to string) error {
 	})
 }
 
+// notHere is what a caller hears of an error of a node that a sandbox is to leave. That the
+// node does not have it says nothing of the sandbox: it begins there soon.
+func notHere(err error) error {
+	if errors.Is(err, fleet.ErrMoved) {
+		return doze.Wrap(err, doze.Unavailable, "the sandbox is not on its node yet: try again in a moment")
+	}
+	return fleet.Tell(err, "the move of the sandbox")
+}
+
+// stay has a sandbox wake again that was to move, and does not. If its node cannot be
+// asked now, it is asked again.
+func (r *Roster) stay(ctx context.Context, machine string) error {
+	err := r.Crew.Return(ctx, machine)
+	if err == nil {
+		r.part(machine, false)
+	}
+	return err
+}
+
+// part takes note whether the node of a sandbox may keep it from waking, since it is to move.
+func (r *Roster) part(machine string, is bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if is {
+		r.parting[machine] = true
+	} else {
+		delete(r.parting, machine)
+	}
+}
+
 // copyTime is how long the copy of a sandbox that moves may take.
 const copyTime = 10 * time.Minute
 
 // leave has a node forget a sandbox that another node has. One that cannot hear of it now
 // is told when it joins again.
-func (r *Roster) leave(ctx context.Context, node, machine string) {
-	for _, m := range r.Crew.Members() {
-		if m.Info.ID == node {
-			if err := m.Node.Leave(ctx, machine); err != nil {
-				slog.WarnContext(ctx, "a node still has a sandbox that moved", "node", node, "sandbox", machine, "err", err)
-			}
-		}
+func (r *Roster) leave(ctx context.Context, node, machine string) error {
+	if m, there := r.Crew.Member(node); there {
+		return m.Node.Leave(ctx, machine)
 	}
+	return nil
 }
 
 // Drain moves all sandboxes of a node to others, and returns how many stayed. The node
@@ -209,12 +269,12 @@ func (r *Roster) Drain(ctx context.Context, id string) (moved, stayed int, err e
 	return len(all) - stayed, stayed, nil
 }
 
-// unsettled are the nodes that are lost and may have had something, and the machines that
-// have a place at which they have not begun.
-func (r *Roster) unsettled() (lost, pending map[string]bool) {
+// unsettled are the nodes that are lost and may have had something, the machines that have a
+// place at which they have not begun, and those that wait to depart.
+func (r *Roster) unsettled() (lost, pending, parting map[string]bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return maps.Clone(r.gones), maps.Clone(r.pending)
+	return maps.Clone(r.gones), maps.Clone(r.pending), maps.Clone(r.parting)
 }
 
 // settled takes note that nothing of lost nodes is left to do.

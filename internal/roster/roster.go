@@ -100,6 +100,12 @@ type Roster struct {
 	leased map[string]bool
 	// pending are machines that have a place, and have not begun there; guarded by mu.
 	pending map[string]bool
+	// parting are machines that their nodes may keep from waking, since they are to move;
+	// guarded by mu.
+	parting map[string]bool
+	// purging are machines that a node was told to end its own copies of, by node, until it
+	// renews: it has done so then. Guarded by mu.
+	purging map[string]map[string]bool
 	tally   tally
 }
 
@@ -127,7 +133,7 @@ func New(c Config) *Roster {
 	}
 	r := &Roster{
 		Config: c, book: lease.NewBook(c.TTL, c.Grace+ownTimeout+ownEvery, c.Began), adopted: make(chan struct{}),
-		nodes: map[string]*member{}, keys: map[string][]byte{}, turns: keylock.New(), bytes: map[string]*sent{}, gones: map[string]bool{}, leased: map[string]bool{}, pending: map[string]bool{}, lost: bell.New(), taking: keylock.New(),
+		nodes: map[string]*member{}, keys: map[string][]byte{}, turns: keylock.New(), bytes: map[string]*sent{}, gones: map[string]bool{}, leased: map[string]bool{}, pending: map[string]bool{}, parting: map[string]bool{}, purging: map[string]map[string]bool{}, lost: bell.New(), taking: keylock.New(),
 	}
 	r.sure.Store(&r.Began)
 	return r
@@ -166,8 +172,11 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (_ fleet.Lease, err
 	}
 	l, err := r.welcome(ctx, record, n.Machines, n.Leased, func(record store.Node) {
 		r.mu.Lock()
-		r.nodes[n.ID] = &member{info: n, epoch: record.Epoch, state: record.State, bytes: map[string]uint64{}, heard: time.Now()}
+		r.nodes[n.ID] = &member{info: n, epoch: record.Epoch, state: record.State, bytes: map[string]uint64{}, heard: time.Now(), seq: n.Seq}
 		r.mu.Unlock()
+		for _, machine := range n.Leaving { // a control before this one moved them, or this one does
+			r.part(machine, true)
+		}
 		r.Crew.Put(crew.Member{Info: n, Node: to, Open: record.State == doze.NodeReady, Load: fleet.Load{Driver: n.Driver, Memory: n.Memory}})
 		r.Met(n)
 		r.inform(n)
@@ -209,27 +218,83 @@ func (r *Roster) welcome(ctx context.Context, n store.Node, machines []string, l
 	if err != nil {
 		return fleet.Lease{}, err
 	}
-	if r.book.Over(n.ID, record.Epoch) {
+	// A node that was lost since it asked may have got machines after it made the list.
+	if record.Epoch != n.Epoch || r.book.Over(n.ID, record.Epoch) {
 		return fleet.Lease{}, errLosing
 	}
+	gone, err := r.gone(ctx, n.ID, machines)
+	if err != nil {
+		return fleet.Lease{}, err
+	}
+	purging := map[string]bool{}
+	for _, machine := range gone {
+		purging[machine] = true
+	}
+	r.mu.Lock()
+	r.purging[n.ID] = purging // before anything can come to the node
+	r.mu.Unlock()
 	here(record)
 	l, err := r.grant(ctx, n.ID, record.Epoch, leased)
 	if err != nil {
 		return fleet.Lease{}, err
 	}
-	for _, machine := range machines {
-		if r.Crew.Of(crew.Machine, machine) != n.ID {
-			l.Gone = append(l.Gone, machine)
-		}
-	}
+	l.Gone = gone
+	r.missing(n.ID, machines)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.gones, n.ID)
 	return l, nil
 }
 
-// errLosing is for a node whose lease is over, of which the records do not say so yet.
-var errLosing = doze.Errorf(doze.Unavailable, "the lease of the node is over, and control is about to record that: try again in a moment")
+// missing takes note of machines that have their place on a node, came from another one, and
+// are not among those that the node has. A control before this one may have placed them.
+func (r *Roster) missing(node string, has []string) {
+	if r.Copies == nil {
+		return
+	}
+	there := map[string]bool{}
+	for _, machine := range has {
+		there[machine] = true
+	}
+	for _, p := range r.Crew.On(node) {
+		if p.Kind == crew.Machine && p.Epoch > firstEpoch && !there[p.ID] {
+			r.pend(p.ID, true)
+		}
+	}
+	r.lost.Ring()
+}
+
+// gone returns the machines of a node's list that it is to end: other nodes have them, or
+// nobody has, since they were deleted while the node was away. The home of what has no place
+// has to ask the records for that.
+func (r *Roster) gone(ctx context.Context, node string, machines []string) (gone []string, err error) {
+	var placeless []string
+	for _, machine := range machines {
+		switch {
+		case r.Crew.Of(crew.Machine, machine) != node:
+			gone = append(gone, machine)
+		case r.Crew.Epoch(crew.Machine, machine) < firstEpoch:
+			placeless = append(placeless, machine)
+		}
+	}
+	named, err := r.Store.Machines(ctx, placeless)
+	for _, machine := range placeless {
+		if err == nil && !named[machine] {
+			gone = append(gone, machine)
+		}
+	}
+	return gone, err
+}
+
+// purges reports whether a node may be about to end its own copy of a machine.
+func (r *Roster) purges(node, machine string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.purging[node][machine]
+}
+
+// errLosing is for a node whose lease ended while it asked for another one.
+var errLosing = doze.Errorf(doze.Unavailable, "the lease of the node has just ended: try again in a moment")
 
 // The turns that nodes take one after the other.
 const (
@@ -312,7 +377,7 @@ func (r *Roster) take(ctx context.Context, machine, from, to string) (taken bool
 		return false, err
 	}
 	defer release()
-	if lost, _ := r.unsettled(); !lost[from] {
+	if lost, _, _ := r.unsettled(); !lost[from] {
 		return false, nil
 	}
 	return r.give(ctx, machine, from, to)
@@ -368,36 +433,6 @@ func (r *Roster) adopt(ctx context.Context, late bool) error {
 		return err
 	}
 	close(r.adopted)
-	return r.scan(ctx)
-}
-
-// scan looks for sandboxes that an earlier process of control gave a place, and that have
-// not begun there: their nodes say so.
-func (r *Roster) scan(ctx context.Context) error {
-	if r.Copies == nil {
-		return nil
-	}
-	all, err := r.Control.Lodgers(ctx, func(machine string) bool { return r.Crew.Epoch(crew.Machine, machine) > firstEpoch })
-	if err != nil {
-		return err
-	}
-	by := map[string][]string{}
-	for _, l := range all {
-		at := r.Crew.Of(crew.Machine, l.Machine)
-		by[at] = append(by[at], l.Machine)
-	}
-	for _, m := range r.Crew.Members() {
-		there, err := m.Node.Statuses(ctx, by[m.Info.ID])
-		if err != nil {
-			continue // it is lost, or joins again
-		}
-		for _, machine := range by[m.Info.ID] {
-			if _, ok := there[machine]; !ok {
-				r.pend(machine, true)
-			}
-		}
-	}
-	r.lost.Ring()
 	return nil
 }
 
@@ -471,6 +506,7 @@ func (r *Roster) Renew(ctx context.Context, n fleet.Renewal) (fleet.Lease, error
 	r.Crew.Beat(n.Node, n.Load)
 	r.mu.Lock()
 	m.load, m.heard = n.Load, time.Now()
+	delete(r.purging, n.Node)
 	r.mu.Unlock()
 	return r.grant(ctx, n.Node, n.Epoch, n.Leased)
 }

@@ -53,6 +53,9 @@ func (r *Roster) sweepOnce(ctx context.Context) (dropped int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	if err := r.sweepPlaces(ctx); err != nil {
+		return 0, err
+	}
 	for _, id := range ids {
 		if living[id] || fileForm.MatchString(id) {
 			continue
@@ -63,4 +66,20 @@ func (r *Roster) sweepOnce(ctx context.Context) (dropped int, err error) {
 		dropped++
 	}
 	return dropped, nil
+}
+
+// sweepPlaces forgets places of machines that no record names: control ended, or the
+// records were out of reach, before it forgot them. A machine has a record before its place.
+func (r *Roster) sweepPlaces(ctx context.Context) error {
+	all := r.Crew.Machines()
+	named, err := r.Store.Machines(ctx, all)
+	if err != nil {
+		return err
+	}
+	for _, machine := range all {
+		if !named[machine] {
+			r.Crew.Forget(ctx, machine)
+		}
+	}
+	return nil
 }

@@ -258,6 +258,24 @@ func (s *Store) EachOf(ctx context.Context, machines []string, fn func(Sandbox) 
 	return nil
 }
 
+// Machines returns those of some machines that a record names: of a sandbox that has not
+// ended, or among those that are to be removed.
+func (s *Store) Machines(ctx context.Context, of []string) (map[string]bool, error) {
+	all := map[string]bool{}
+	for some := range slices.Chunk(of, machinesAsked) {
+		marks, args := listOf(some)
+		named, err := collect(ctx, s.read, scanText, `SELECT machine FROM sandboxes WHERE machine IN (`+marks+`) AND phase <> 'terminated'
+			UNION SELECT machine FROM leftovers WHERE machine IN (`+marks+`)`, args...)
+		if err != nil {
+			return nil, wrap(err, "look for machines")
+		}
+		for _, machine := range named {
+			all[machine] = true
+		}
+	}
+	return all, nil
+}
+
 // each calls fn with the sandboxes that a condition is true of, until it returns an error.
 func (s *Store) each(ctx context.Context, fn func(Sandbox) error, where string, args ...any) (err error) {
 	rows, err := s.read.QueryContext(ctx, `SELECT `+sandboxColumns+` FROM sandboxes WHERE `+where, args...) //nolint:gosec // G202: conditions are constants, and names of parameters

@@ -147,6 +147,17 @@ func (c *Crew) Members() []Member {
 	return all
 }
 
+// Member returns the member with an id, if it is there.
+func (c *Crew) Member(id string) (Member, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.members[id]
+	if m == nil {
+		return Member{}, false
+	}
+	return *m, true
+}
+
 // On returns what is recorded on a node. What has no place of its own is not in it.
 func (c *Crew) On(node string) (all []Place) {
 	c.mu.Lock()
@@ -158,6 +169,21 @@ func (c *Crew) On(node string) (all []Place) {
 	}
 	return all
 }
+
+// Machines returns the ids of all machines that have a place of their own.
+func (c *Crew) Machines() (ids []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for t := range c.places {
+		if t.kind == Machine {
+			ids = append(ids, t.id)
+		}
+	}
+	return ids
+}
+
+// Forget forgets the place of a machine that is gone.
+func (c *Crew) Forget(ctx context.Context, machine string) { c.forget(ctx, Machine, machine) }
 
 // Of returns the id of the node that has a thing, or has had it if the thing is gone. It
 // is empty while no node has ever joined.

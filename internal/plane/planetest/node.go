@@ -524,7 +524,7 @@ func (n *Node) call(uid string, to doze.Phase, may func(*Machine) error) error {
 	m := n.Machines[uid]
 	switch {
 	case m == nil:
-		return doze.Errorf(doze.NotFound, "no such machine")
+		return doze.Wrap(fleet.ErrMoved, doze.NotFound, "no such machine")
 	case m.Phase != doze.Running && m.Phase != doze.Standby:
 		return doze.Errorf(doze.Conflict, "the machine is %s", m.Phase)
 	}
