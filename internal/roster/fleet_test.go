@@ -506,3 +506,104 @@ func TestRemove(t *testing.T) {
 		}
 	}, "n1", "n2")
 }
+
+// TestLostWhileJoining: a node that is slow to join keeps no other one from its lease. If it
+// is lost meanwhile, it has to ask again, with what it has then.
+func TestLostWhileJoining(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		machines := y.make("n1", "a")
+		y.nodes["n1"].Shelve(machines["a"])
+		y.kill("n1")
+		slow := make(chan struct{})
+		y.nodes["n1"].Hook = func() { <-slow }
+		joined := make(chan error, 1)
+		go func() {
+			_, err := y.r.Join(t.Context(), fleet.NodeInfo{
+				ID: "n1", Incarnation: "2", URL: "https://n1", Memory: 65536, SealKey: y.p.Opener.Sealer().Key(), BuildDisk: planetest.BuildDisk, Leased: true,
+			})
+			joined <- err
+		}()
+		planetest.After(time.Second)
+		y.join("n3")
+		planetest.After(over)
+		if s := y.stateOfN1(); s != doze.NodeLost {
+			t.Errorf("a node that is slow to join is %s", s)
+		}
+		close(slow)
+		if err := <-joined; doze.Public(err).Kind != doze.Unavailable {
+			t.Errorf("it was lost while it joined, and hears %v", err)
+		}
+		planetest.After(over)
+		if l := y.join("n1"); !slices.Equal(l.Gone, []string{machines["a"]}) || l.Epoch < 2 {
+			t.Errorf("then it gets %+v", l)
+		}
+	}, "n1", "n2")
+}
+
+// TestPendingOnFullNode: a sandbox that has a place, and has not begun there, goes elsewhere if
+// the node is full by then.
+func TestPendingOnFullNode(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		machines := y.make("n1", "a")
+		y.nodes["n1"].Shelve(machines["a"])
+		y.want(200, "POST", "/platform/nodes/n3/cordon", "")
+		y.nodes["n2"].Set("revive", doze.Errorf(doze.Unavailable, "the bucket does not answer"))
+		y.kill("n1")
+		planetest.After(over)
+		if on := y.crew.Of(crew.Machine, machines["a"]); on != "n2" {
+			t.Fatalf("it is placed on %s", on)
+		}
+		y.want(503, "POST", "/sandboxes/a/move", `{}`) // that is no reason to give it up
+		y.want(503, "POST", "/sandboxes/a/wake", "")
+		y.nodes["n2"].Set("revive", fleet.ErrFull)
+		y.want(200, "POST", "/platform/nodes/n3/uncordon", "")
+		planetest.After(over)
+		if diff := cmp.Diff(map[string]string{"a": "n3"}, y.at(machines)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	}, "n1", "n2", "n3")
+}
+
+// TestMissingAfterRestart: a sandbox that control placed on a node before it ended begins there,
+// also if the node could not be asked when control began.
+func TestMissingAfterRestart(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		machines := y.make("n1", "a")
+		y.nodes["n1"].Shelve(machines["a"])
+		y.nodes["n2"].Set("revive", doze.Errorf(doze.Unavailable, "the bucket does not answer"))
+		y.kill("n1")
+		planetest.After(over)
+		y.close()
+		y.nodes["n2"].Set("revive", nil)
+		y.nodes["n2"].Set("statuses", doze.Errorf(doze.Unavailable, "not now"))
+		y.open()
+		y.join("n2")
+		planetest.After(ttl)
+		if diff := cmp.Diff(map[string]string{"a": "n2"}, y.at(machines)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	}, "n1", "n2")
+}
+
+// TestDeletedWhileAway: what was deleted while the first node was away does not live on there.
+func TestDeletedWhileAway(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		uid := y.make("n1", "a")["a"]
+		y.nodes["n1"].Shelve(uid)
+		y.kill("n1")
+		planetest.After(over)
+		y.want(200, "DELETE", "/sandboxes/a", "")
+		planetest.After(over)
+		if l := y.join("n1"); !slices.Equal(l.Gone, []string{uid}) {
+			t.Errorf("it is to end %v", l.Gone)
+		}
+	}, "n1", "n2")
+}
