@@ -32,9 +32,9 @@ import (
 )
 
 var (
-	nodes     = flag.Int("nodes", 12, "how many nodes to simulate")
-	sandboxes = flag.Int("sandboxes", 600, "how many sandboxes there are when things begin to happen")
-	steps     = flag.Int("steps", 800, "how many things happen")
+	nodes     = flag.Int("nodes", 20, "how many nodes to simulate")
+	sandboxes = flag.Int("sandboxes", 1000, "how many sandboxes there are when things begin to happen")
+	steps     = flag.Int("steps", 300, "how many things happen")
 	seeds     = flag.Uint64("seeds", 2, "how many seeds to simulate")
 	seed      = flag.Uint64("seed", 0, "the first seed; 0 is a random one")
 	loud      = flag.Bool("loud", false, "show the log of the platform")
