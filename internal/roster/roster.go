@@ -81,16 +81,16 @@ type Roster struct {
 	Config
 
 	book *lease.Book
-	// turns has a lock for each node that joins, and for what all of them do one after the
+	// joins has a lock for each node that joins, and for what all of them do one after the
 	// other. A node that is slow to join keeps no other one from its lease.
-	turns   *keylock.Locks
+	joins   *keylock.Locks
 	adopted chan struct{} // closed when Adopt is done
 
 	mu    sync.Mutex
 	nodes map[string]*member // guarded by mu; by id
 	keys  map[string][]byte  // guarded by mu; the seal keys of nodes that have joined, or are about to
 	bytes map[string]*sent   // guarded by mu; by workspace
-	// taking has a lock for each node. Who decides what the node still has holds it: its loss,
+	// taking has a lock for each node. What decides which machines it still has holds it: its loss,
 	// its return, and a rescue of what it had.
 	taking *keylock.Locks
 	gones  map[string]bool           // guarded by mu; nodes that are lost, whose sandboxes are not all elsewhere
@@ -133,7 +133,7 @@ func New(c Config) *Roster {
 	}
 	r := &Roster{
 		Config: c, book: lease.NewBook(c.TTL, c.Grace+ownTimeout+ownEvery, c.Began), adopted: make(chan struct{}),
-		nodes: map[string]*member{}, keys: map[string][]byte{}, turns: keylock.New(), bytes: map[string]*sent{}, gones: map[string]bool{}, leased: map[string]bool{}, pending: map[string]bool{}, parting: map[string]bool{}, purging: map[string]map[string]bool{}, lost: bell.New(), taking: keylock.New(),
+		nodes: map[string]*member{}, keys: map[string][]byte{}, joins: keylock.New(), bytes: map[string]*sent{}, gones: map[string]bool{}, leased: map[string]bool{}, pending: map[string]bool{}, parting: map[string]bool{}, purging: map[string]map[string]bool{}, lost: bell.New(), taking: keylock.New(),
 	}
 	r.sure.Store(&r.Began)
 	return r
@@ -147,7 +147,7 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (_ fleet.Lease, err
 	if strings.HasSuffix(tokens, "/"+n.ID) {
 		return fleet.Lease{}, doze.Errorf(doze.Invalid, "no node can have the id %s, which is a path of the API", n.ID)
 	}
-	_, release, err := r.turns.Take(ctx, turnOf(n.ID))
+	_, release, err := r.joins.Take(ctx, turnOf(n.ID))
 	if err != nil {
 		return fleet.Lease{}, err
 	}
@@ -190,7 +190,7 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (_ fleet.Lease, err
 
 // Reclaim implements [fleet.Control].
 func (r *Roster) Reclaim(ctx context.Context, node string, machines []string) (fleet.Lease, error) {
-	_, release, err := r.turns.Take(ctx, turnOf(node))
+	_, release, err := r.joins.Take(ctx, turnOf(node))
 	if err != nil {
 		return fleet.Lease{}, err
 	}
@@ -309,7 +309,7 @@ func turnOf(node string) string { return "node/" + node }
 // the first one. One that opens other secrets than those before it could run nothing that
 // moves there.
 func (r *Roster) admit(ctx context.Context, n fleet.NodeInfo) (_ store.Node, home string, err error) {
-	_, release, err := r.turns.Take(ctx, admitTurn)
+	_, release, err := r.joins.Take(ctx, admitTurn)
 	if err != nil {
 		return store.Node{}, "", err
 	}
@@ -408,7 +408,7 @@ func (r *Roster) inform(n fleet.NodeInfo) {
 // adopt takes over what an earlier process of control began, once. It does so when all nodes
 // on record have joined, or those that will not have had their time.
 func (r *Roster) adopt(ctx context.Context, late bool) error {
-	_, release, err := r.turns.Take(ctx, adoptTurn)
+	_, release, err := r.joins.Take(ctx, adoptTurn)
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ type host struct {
 	away   map[string]bool // guarded by turn; machines that depart: they do not wake
 	leased bool            // guarded by turn; it has leases, as it is on its disk
 	until  time.Time       // guarded by turn; as the guard of the lease knows it
-	kept   map[string]int  // guarded by turn; what the checkpoint of a machine has, by machine
+	stored map[string]int  // guarded by turn; what the checkpoint of a machine has, by machine
 	sent   map[string]int  // guarded by turn; likewise what the bucket has of it
 
 	starts  int           // used by the driver alone
@@ -61,7 +61,7 @@ type host struct {
 func newHost(s *simulation, id string) *host {
 	h := &host{
 		Node: planetest.NewNode(), s: s, id: id, process: new(atomic.Int64),
-		away: map[string]bool{}, kept: map[string]int{}, sent: map[string]int{}, end: func() {},
+		away: map[string]bool{}, stored: map[string]int{}, sent: map[string]int{}, end: func() {},
 	}
 	h.Node.Report = func(fleet.Report) {}
 	h.control = &toControl{h}
@@ -168,7 +168,7 @@ func (h *host) crash() {
 	clear(h.away)
 	for uid, m := range h.Machines {
 		if m.Phase == doze.Running {
-			m.Phase, m.Memory = doze.Standby, strconv.Itoa(h.kept[uid])
+			m.Phase, m.Memory = doze.Standby, strconv.Itoa(h.stored[uid])
 		}
 	}
 }
@@ -278,7 +278,7 @@ func (h *host) sleepers() map[string]int {
 		since := time.Since(m.LastUsed)
 		switch {
 		case m.Phase == doze.Running && since > idleAfter:
-			h.kept[uid] = memoryOf(m)
+			h.stored[uid] = memoryOf(m)
 			h.Move(uid, doze.Standby, "")
 		case m.Phase == doze.Standby && since > idleAfter+copyAfter && h.sent[uid] != memoryOf(m)+1 && !h.away[uid]:
 			all[uid] = memoryOf(m) + 1
@@ -324,7 +324,7 @@ func (h *host) remove(uid string) {
 	h.turn.Lock()
 	_ = h.Node.Leave(context.Background(), uid)
 	delete(h.away, uid)
-	delete(h.kept, uid)
+	delete(h.stored, uid)
 	delete(h.sent, uid)
 	h.turn.Unlock()
 	h.s.left(h, uid)
@@ -381,7 +381,7 @@ func (h *host) Delete(ctx context.Context, uid string) error {
 	}
 	h.turn.Lock()
 	delete(h.away, uid)
-	delete(h.kept, uid)
+	delete(h.stored, uid)
 	delete(h.sent, uid)
 	h.turn.Unlock()
 	h.s.deleted(h, uid)
@@ -397,7 +397,7 @@ func (h *host) Sleep(ctx context.Context, uid string, deep bool) error {
 	}
 	h.Mu.Lock()
 	if m := h.Machines[uid]; m != nil {
-		h.kept[uid] = memoryOf(m)
+		h.stored[uid] = memoryOf(m)
 	}
 	h.Mu.Unlock()
 	return h.Node.Sleep(ctx, uid, deep)
@@ -435,7 +435,7 @@ func (h *host) Depart(ctx context.Context, uid string) error {
 		case m == nil:
 			err = doze.Wrap(fleet.ErrMoved, doze.NotFound, "no such sandbox")
 		case m.Phase == doze.Running:
-			h.kept[uid] = memoryOf(m)
+			h.stored[uid] = memoryOf(m)
 			h.Move(uid, doze.Standby, "")
 		}
 		h.Mu.Unlock()
@@ -491,7 +491,7 @@ func (h *host) Revive(ctx context.Context, o fleet.Order, _ time.Time) (time.Tim
 			m.Order, m.LastUsed = o, time.Now()
 			h.Mu.Lock()
 			h.Machines[o.UID] = &m
-			h.kept[o.UID] = memoryOf(&m)
+			h.stored[o.UID] = memoryOf(&m)
 			h.Move(o.UID, doze.Running, "")
 			h.Mu.Unlock()
 		}

@@ -18,8 +18,8 @@ const (
 	latePer1000, lostPer1000, unheardPer1000 = 15, 8, 8
 )
 
-// errWay is the end of a call of which nobody knows whether it came.
-var errWay = doze.Wrap(errors.Join(fleet.ErrUnreachable, errors.New("the wire is cut")), doze.Unavailable, "the node of the sandbox cannot be reached: try again")
+// errCut is the end of a call of which nobody knows whether it came.
+var errCut = doze.Wrap(errors.Join(fleet.ErrUnreachable, errors.New("the wire is cut")), doze.Unavailable, "the node of the sandbox cannot be reached: try again")
 
 // carry brings a request to its peer and the answer back, or does not. alive says whether
 // the peer and its caller can reach each other.
@@ -38,7 +38,7 @@ func (s *simulation) carry(ctx context.Context, alive func() bool, do func() err
 		if err := s.pass(ctx, s.upTo(patience)); err != nil {
 			return err
 		}
-		return errWay
+		return errCut
 	}
 	err := do()
 	if cut := s.pass(ctx, back); cut != nil {
@@ -49,7 +49,7 @@ func (s *simulation) carry(ctx context.Context, alive func() bool, do func() err
 		if err := s.pass(ctx, s.upTo(patience)); err != nil {
 			return err
 		}
-		return errWay
+		return errCut
 	}
 	return err
 }
