@@ -50,8 +50,8 @@ func (r *Roster) rescue(ctx context.Context) {
 	}
 }
 
-// prune forgets machines that are gone, of those that had no place to begin at, or were to
-// move. living are the lodgers of which one may be.
+// prune forgets machines that are gone: pending ones without a place, and parting ones that
+// are not among the living lodgers.
 func (r *Roster) prune(living []control.Lodger, pending, parting map[string]bool) {
 	there := map[string]bool{}
 	for _, l := range living {
@@ -269,8 +269,8 @@ func (r *Roster) Drain(ctx context.Context, id string) (moved, stayed int, err e
 	return len(all) - stayed, stayed, nil
 }
 
-// unsettled are the nodes that are lost and may have had something, the machines that have a
-// place at which they have not begun, and those that wait to depart.
+// unsettled are the nodes that are lost and may have had something. Pending machines have a
+// place at which they have not begun, and parting ones wait to depart.
 func (r *Roster) unsettled() (lost, pending, parting map[string]bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

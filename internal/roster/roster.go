@@ -264,9 +264,8 @@ func (r *Roster) missing(node string, has []string) {
 	r.lost.Ring()
 }
 
-// gone returns the machines of a node's list that it is to end: other nodes have them, or
-// nobody has, since they were deleted while the node was away. The home of what has no place
-// has to ask the records for that.
+// gone returns the machines of a node's list that it is to end. Other nodes have them, or
+// nobody has: they were deleted while the node was away. Records say so of what has no place.
 func (r *Roster) gone(ctx context.Context, node string, machines []string) (gone []string, err error) {
 	var placeless []string
 	for _, machine := range machines {
