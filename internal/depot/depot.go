@@ -43,6 +43,8 @@ type Node interface {
 	Incoming(uid string) (dir string, err error)
 	Needs(uid string) (f node.Files, at time.Time, err error)
 	Revive(ctx context.Context, o fleet.Order, has node.Files, used time.Time) error
+	Has(uid string) bool
+	Travels() node.Traveller
 }
 
 // Rights are what control grants a node for what it puts into the bucket.
@@ -205,17 +207,19 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	if err := d.files.send(ctx, dir, needs); err != nil {
+	volumes, err := d.putVolumes(ctx, dir, needs.Volumes)
+	if err != nil {
+		return err
+	}
+	if err := d.files.send(ctx, dir, needs, volumes); err != nil {
 		return err
 	}
 	tree, err := vault.Tree(dir)
 	if err != nil {
 		return err
 	}
-	g := vault.Generation{Epoch: claim.Epoch, Seq: uint64(start.UnixNano())}
-	if last, err := d.Vault.Head(ctx, uid); err == nil && last.Epoch == g.Epoch {
-		g.Seq = max(g.Seq, last.Seq+1) // the clock of the host may have been set back
-	}
+	tree = without(tree, needs.Volumes)
+	g := d.next(ctx, uid, claim.Epoch)
 	saved, err := d.Vault.Save(ctx, uid, key, g, tree)
 	if err != nil {
 		return err
@@ -223,6 +227,10 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 	slog.InfoContext(ctx, "a sandbox is in the bucket", "sandbox", uid, "took", time.Since(start), "sent", saved.SentBytes, "of", saved.ChunkBytes)
 	if _, err := d.Vault.Sweep(ctx, uid, key, copiesMost, sweepGrace); err != nil {
 		slog.WarnContext(ctx, "older copies of a sandbox stay in the bucket", "sandbox", uid, "err", err)
+		return nil
+	}
+	for _, id := range needs.Volumes {
+		d.tidyVolume(ctx, id)
 	}
 	return nil
 }
@@ -261,9 +269,14 @@ func (d *Depot) revive(ctx context.Context, o fleet.Order, used time.Time) (at t
 	if _, err := d.Vault.Load(ctx, o.UID, key, dir); err != nil {
 		return at, err
 	}
-	has, err := d.files.fetch(ctx, dir)
+	has, volumes, err := d.files.fetch(ctx, dir)
 	if err != nil {
 		return at, err
+	}
+	if !d.node.Has(o.UID) { // one that is here has them, and goes on
+		if err := d.getVolumes(ctx, volumes); err != nil {
+			return at, err
+		}
 	}
 	loaded := time.Since(start)
 	if _, at, err = d.node.Needs(o.UID); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"regexp"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -66,7 +67,8 @@ type Control interface {
 	// crash. What a node says of machines of other nodes is dropped.
 	Record(ctx context.Context, node string, reports []Report) error
 	// Claim says with which key a node encrypts what the bucket has of a machine of its, and
-	// since which epoch it has the machine. One that another node has is a Conflict.
+	// since which epoch it has the machine. One that another node has is a Conflict. The same
+	// holds for a volume, whose name is its VolumeObject.
 	Claim(ctx context.Context, node, machine string) (Claim, error)
 	// FileKey is the key of a file that many machines share, by its name in the bucket.
 	FileKey(ctx context.Context, node, name string) ([]byte, error)
@@ -83,6 +85,16 @@ type Claim struct {
 	Epoch uint64 // grows with each node that gets the machine
 	Key   []byte // of what the bucket has of it
 }
+
+// volumeObject begins the names of volumes in the bucket.
+const volumeObject = "volume-"
+
+// VolumeForm is the name of a volume in the bucket, with the id of the volume. No machine has such a
+// name.
+var VolumeForm = regexp.MustCompile(`^` + volumeObject + `([a-z0-9]{1,64})$`)
+
+// VolumeObject is the name of a volume in the bucket.
+func VolumeObject(id string) string { return volumeObject + id }
 
 // nameNotJoined is the name of ErrNotJoined on the way.
 const nameNotJoined = "NODE_NOT_JOINED"

@@ -30,12 +30,13 @@ type shelf struct {
 	sizes   map[string]doze.Megabytes // guarded by mu
 	owners  map[string]string         // guarded by mu; by volume
 	mounted map[string]bool           // guarded by mu; by volume, true for one that is read-only
+	travelled
 }
 
 var _ node.Volumes = (*shelf)(nil)
 
 func newShelf() *shelf {
-	return &shelf{sizes: map[string]doze.Megabytes{}, owners: map[string]string{}, mounted: map[string]bool{}}
+	return &shelf{sizes: map[string]doze.Megabytes{}, owners: map[string]string{}, mounted: map[string]bool{}, travelled: travelled{map[string]uint64{}, map[string]string{}}}
 }
 
 // reboot forgets what is mounted; whose it is, is on disk.
@@ -93,6 +94,74 @@ func (s *shelf) Copy(_ context.Context, id, file string) error {
 		return doze.Errorf(doze.NotFound, "there is no such volume")
 	}
 	return os.WriteFile(file, strconv.AppendInt(nil, int64(s.sizes[id]), 10), 0o600)
+}
+
+// travelled are what a shelf knows of disks that were elsewhere, by id. The content of each is its size.
+type travelled struct {
+	epochs map[string]uint64
+	saved  map[string]string
+}
+
+func (s *shelf) Lend(ctx context.Context, id string, read func(context.Context, string) error) error {
+	dir, err := os.MkdirTemp("", "shelf-")
+	if err != nil {
+		return err
+	}
+	file := dir + "/" + id
+	err = s.Copy(ctx, id, file)
+	if err == nil {
+		err = read(ctx, file)
+	}
+	return errors.Join(err, os.RemoveAll(dir))
+}
+
+func (s *shelf) Epoch(id string) (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sizes[id] == 0 {
+		return 0, nil
+	}
+	return max(2, s.epochs[id]), nil
+}
+
+func (s *shelf) Receive(id string, epoch uint64, _ int64, write func(*os.File) error) error {
+	file, err := os.CreateTemp("", "shelf-")
+	if err != nil {
+		return err
+	}
+	err = errors.Join(write(file), file.Close())
+	raw, none := os.ReadFile(file.Name())
+	size, bad := strconv.Atoi(string(raw))
+	if err := errors.Join(err, none, bad, os.Remove(file.Name())); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.owners[id] != "" {
+		return doze.Errorf(doze.Unavailable, "it is in use")
+	}
+	s.sizes[id], s.epochs[id] = doze.Megabytes(size), epoch
+	return nil
+}
+
+func (s *shelf) Evict(id string, epoch uint64) error {
+	if now, err := s.Epoch(id); err != nil || now >= epoch {
+		return err
+	}
+	return s.Remove(id)
+}
+
+func (s *shelf) SetSaved(id, text string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.saved[id] = text
+	return nil
+}
+
+func (s *shelf) Saved(id string) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.saved[id], nil
 }
 
 func (s *shelf) Resize(id string, size doze.Megabytes) error {

@@ -19,14 +19,18 @@ func (r *Roster) Claim(_ context.Context, node, machine string) (fleet.Claim, er
 	if r.member(node) == nil {
 		return fleet.Claim{}, fleet.ErrNotJoined
 	}
-	if at := r.Crew.Of(crew.Machine, machine); at != node {
-		return fleet.Claim{}, doze.Errorf(doze.Conflict, "the machine %s is on another node", machine)
+	kind, id := crew.Machine, machine
+	if m := fleet.VolumeForm.FindStringSubmatch(machine); m != nil {
+		kind, id = crew.Volume, m[1]
+	}
+	if at := r.Crew.Of(kind, id); at != node {
+		return fleet.Claim{}, doze.Errorf(doze.Conflict, "the %s %s is on another node", kind, id)
 	}
 	key, err := vault.Derive(r.Master, machine)
 	if err != nil {
 		return fleet.Claim{}, err
 	}
-	return fleet.Claim{Epoch: r.Crew.Epoch(crew.Machine, machine), Key: key.Reveal()}, nil
+	return fleet.Claim{Epoch: r.Crew.Epoch(kind, id), Key: key.Reveal()}, nil
 }
 
 // FileKey implements [fleet.Control].

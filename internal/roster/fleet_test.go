@@ -44,8 +44,8 @@ type yard struct {
 	stop   func()            // of the roster
 }
 
-// copies is what the bucket has, which is nothing that a sweep could drop.
-type copies struct{}
+// copies is what the bucket has, of which a sweep drops nothing.
+type copies struct{ *planetest.Shelf }
 
 func (copies) List(context.Context) ([]string, error) { return nil, nil }
 func (copies) Drop(context.Context, string) error     { return nil }
@@ -82,7 +82,7 @@ func (y *yard) open() {
 	y.t.Helper()
 	y.p.Open(true)
 	y.r = roster.New(roster.Config{
-		Store: y.p.Store, Crew: y.crew, Control: control.Link{Server: y.p.Ctl}, Quotas: y.p.Quotas, TTL: ttl, Copies: copies{}, Master: []byte("0123456789abcdef0123456789abcdef"),
+		Store: y.p.Store, Crew: y.crew, Control: control.Link{Server: y.p.Ctl}, Quotas: y.p.Quotas, TTL: ttl, Copies: copies{y.shelf}, Master: []byte("0123456789abcdef0123456789abcdef"),
 		Dial: func(n fleet.NodeInfo) fleet.Node { return y.nodes[n.ID] }, Met: func(fleet.NodeInfo) {},
 	})
 	y.p.Rooms.Nodes.Roster = y.r

@@ -4,6 +4,7 @@
 //
 //	fleet faults    has nodes, control and the bucket fail, and their networks
 //	fleet takeover  kills a node, and measures how soon its sandboxes answer elsewhere
+//	fleet volumes   has a volume go from node to node, with its sandbox and without
 //	fleet drain     drains a node whose sandboxes are asked all the time
 package main
 
@@ -40,7 +41,7 @@ func command(ctx context.Context, args []string) (err error) {
 	flags.IntVar(&awake, "awake", 20, "how `many` sandboxes run when their node is lost")
 	dir := flags.String("dir", "", "empty `directory` for the fleet, which stays; by default a new one for temporary files, which is removed")
 	if len(args) == 0 {
-		return fmt.Errorf("say what: faults, takeover or drain")
+		return fmt.Errorf("say what: faults, takeover, volumes or drain")
 	}
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
@@ -65,10 +66,12 @@ func command(ctx context.Context, args []string) (err error) {
 		return c.verdict(err)
 	case "takeover":
 		return takeover(ctx, *dir, asleep, awake, o.say)
+	case "volumes":
+		return volumes(ctx, *dir, o.say)
 	case "drain":
 		d, err := drain(ctx, *dir, o.sandboxes, o.say)
 		fmt.Println(d)
 		return err
 	}
-	return fmt.Errorf("there is no %q: say faults, takeover or drain", args[0])
+	return fmt.Errorf("there is no %q: say faults, takeover, volumes or drain", args[0])
 }

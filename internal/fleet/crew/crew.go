@@ -81,6 +81,7 @@ type Crew struct {
 	places  map[thing]Place        // guarded by mu
 	claimed map[string]*claim      // guarded by mu; by machine
 	limits  map[string]doze.Limits // guarded by mu; by workspace, the empty one has the defaults
+	volumes map[string]*copied     // guarded by mu; by volume
 }
 
 var _ fleet.Node = (*Crew)(nil)
@@ -92,7 +93,7 @@ func Open(ctx context.Context, l Ledger, home string, atlas *fleet.Atlas) (*Crew
 	if err != nil {
 		return nil, err
 	}
-	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, claimed: map[string]*claim{}, limits: map[string]doze.Limits{}}
+	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, claimed: map[string]*claim{}, limits: map[string]doze.Limits{}, volumes: map[string]*copied{}}
 	c.SetHome(home)
 	for _, p := range all {
 		c.places[thing{p.Kind, p.ID}] = p
@@ -341,13 +342,17 @@ func (c *Crew) place(ctx context.Context, k Kind, id string, w placement.Want) (
 // Move records that a node has a thing from now on. Edges hear of a machine with [Crew.Arrived]:
 // until then, their requests to it wait.
 func (c *Crew) Move(ctx context.Context, k Kind, id, to string) error {
-	p := Place{k, id, to, c.Epoch(k, id) + 1}
+	return c.put(ctx, Place{k, id, to, c.Epoch(k, id) + 1})
+}
+
+// put records a place.
+func (c *Crew) put(ctx context.Context, p Place) error {
 	if err := c.ledger.Put(ctx, p); err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.places[thing{k, id}] = p
+	c.places[thing{p.Kind, p.ID}] = p
 	return nil
 }
 
@@ -384,6 +389,9 @@ func (c *Crew) forget(ctx context.Context, k Kind, id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.places, thing{k, id})
+	if k == Volume {
+		delete(c.volumes, id)
+	}
 	if k == Machine {
 		c.atlas.Drop(id)
 	}
