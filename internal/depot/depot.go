@@ -150,6 +150,14 @@ func (d *Depot) note(s node.Copyable, err error) {
 	d.sent[s.UID] = sent{s.State, s.Awake, time.Now(), err != nil}
 }
 
+// tried reports whether a sandbox was copied, or was to be.
+func (d *Depot) tried(uid string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, was := d.sent[uid]
+	return was
+}
+
 // forget drops what is known of sandboxes that are gone.
 func (d *Depot) forget(all []node.Copyable) {
 	there := map[string]bool{}
@@ -167,6 +175,11 @@ func (d *Depot) forget(all []node.Copyable) {
 
 // Depart implements [fleet.Mover].
 func (d *Depot) Depart(ctx context.Context, uid string) error {
+	if !d.tried(uid) { // most of it goes while requests still enter
+		if err := d.send(ctx, uid, d.node.CopyOut); err != nil && ctx.Err() == nil {
+			slog.InfoContext(ctx, "a sandbox that moves was not copied before", "sandbox", uid, "err", err)
+		}
+	}
 	err := d.send(ctx, uid, d.node.CopyDeparting)
 	if err != nil {
 		err = errors.Join(err, d.node.Return(context.WithoutCancel(ctx), uid))
