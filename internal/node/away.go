@@ -93,7 +93,7 @@ func (n *Node) CopyDeparting(ctx context.Context, uid string) (dir string, needs
 	if err != nil {
 		return "", needs, nil, err
 	}
-	return n.away.dir(uid), Files{s.Image.Path, s.Agent, kept(&b.order)}, func() error { return n.away.drop(uid) }, nil
+	return n.away.dir(uid), Files{s.Image.Path, s.Agent, lasting(&b.order)}, func() error { return n.away.drop(uid) }, nil
 }
 
 // idle waits until nobody is in the middle of a request.
@@ -185,7 +185,7 @@ func (n *Node) CopyOut(ctx context.Context, uid string) (dir string, needs Files
 	if err != nil {
 		return "", needs, nil, err
 	}
-	return n.away.dir(uid), Files{s.Image.Path, s.Agent, kept(&b.order)}, func() error { return n.away.drop(uid) }, nil
+	return n.away.dir(uid), Files{s.Image.Path, s.Agent, lasting(&b.order)}, func() error { return n.away.drop(uid) }, nil
 }
 
 // Has reports whether a sandbox is on this node.

@@ -52,8 +52,8 @@ type Traveller interface {
 	Lend(ctx context.Context, id string, read func(ctx context.Context, path string) error) error
 	// Epoch is that in which a disk is here; 0 if it is not.
 	Epoch(id string) (uint64, error)
-	// Receive makes a disk that comes from elsewhere, in place of one that is here and that
-	// nobody has. It has size bytes.
+	// Receive makes a disk of size bytes with content from another host. It replaces the disk of
+	// that id that is here. One with an owner is Unavailable.
 	Receive(id string, epoch uint64, size int64, write func(*os.File) error) error
 	// Evict removes a disk that is here in an earlier epoch than elsewhere.
 	Evict(id string, epoch uint64) error
@@ -178,8 +178,8 @@ const (
 	volumeDirMode = 0o700
 )
 
-// kept are the ids of the disks of an order that outlive its machine.
-func kept(o *fleet.Order) (ids []string) {
+// lasting are the ids of the disks of an order that outlive its machine.
+func lasting(o *fleet.Order) (ids []string) {
 	for _, v := range o.Volumes {
 		if v.ID != "" {
 			ids = append(ids, v.ID)

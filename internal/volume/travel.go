@@ -42,8 +42,8 @@ var errInUse = doze.Errorf(doze.Unavailable, "a volume is still in use by the ma
 func (p *Pool) beside(id, name string) string { return filepath.Join(p.dir, dirDisks, id+name) }
 
 // Lend has read get the path of the file of a volume that nobody has, and that does not
-// change meanwhile. Whoever attaches or removes the volume ends the context of read, and waits
-// until it returns.
+// change meanwhile. To attach or remove the volume ends the context of read, and waits until
+// read returns.
 func (p *Pool) Lend(ctx context.Context, id string, read func(ctx context.Context, path string) error) error {
 	if err := check(id); err != nil {
 		return err
@@ -74,8 +74,8 @@ func (p *Pool) Lend(ctx context.Context, id string, read func(ctx context.Contex
 	return err
 }
 
-// idle is an error for a volume that is not there, or that the kernel has not let go of: it
-// may still be written to. Preconditions: nobody can attach it.
+// idle is an error for a volume that is not there. Another one is for a volume that the kernel
+// may still write to. Preconditions: nobody can attach it.
 func (p *Pool) idle(id string) error {
 	file, err := os.Open(p.disk(id))
 	if err != nil {
@@ -137,8 +137,9 @@ func (p *Pool) read(id, name string) (string, error) {
 	return string(raw), err
 }
 
-// Receive makes a volume of size bytes that comes from another host, in place of one that is
-// here. Nobody may have it. After an error, there is the one that was here, or none.
+// Receive makes a volume of size bytes with content from another host. It replaces the volume
+// of that id that is here. One with an owner is Unavailable. After an error, the volume of before
+// is there, or none.
 func (p *Pool) Receive(id string, epoch uint64, size int64, write func(*os.File) error) (err error) {
 	if err := check(id); err != nil {
 		return err

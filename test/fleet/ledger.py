@@ -7,7 +7,7 @@ SIZE = 1 << 20
 block = os.urandom(SIZE)
 total = 0
 os.makedirs("/data/deep", exist_ok=True)
-kept, passing = open("/data/log", "a+b", buffering=0), open("/scratch/log", "a+b", buffering=0)
+lasting, passing = open("/data/log", "a+b", buffering=0), open("/scratch/log", "a+b", buffering=0)
 
 
 def lines(f):
@@ -23,7 +23,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         global total
         if self.path.endswith("/add"):
             total += 1
-            for f in kept, passing:
+            for f in lasting, passing:
                 f.write(b"%d\n" % total)
             with open("/data/deep/%d" % (total % 7), "wb") as f:
                 f.write(hashlib.shake_256(b"%d" % total).digest(SIZE))
@@ -32,7 +32,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             with open("/data/deep/%d" % (total % 7), "rb") as f:
                 last = f.read()
         whole = total == 0 or last == hashlib.shake_256(b"%d" % total).digest(SIZE)
-        body = json.dumps({"born": BORN, "memory": total, "kept": lines(kept), "passing": lines(passing), "whole": whole}).encode()
+        body = json.dumps({"born": BORN, "memory": total, "volume": lines(lasting), "passing": lines(passing), "whole": whole}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -33,7 +33,7 @@ const (
 // counted is what a ledger answers.
 type counted struct {
 	Born                  string
-	Memory, Kept, Passing int
+	Memory, Volume, Passing int
 	Whole                 bool
 }
 
@@ -169,7 +169,7 @@ func (j *journey) add(ctx context.Context) (err error) {
 
 func (j *journey) agree(ctx context.Context) error {
 	c, err := j.f.count(ctx, j.w, "")
-	if err == nil && (c.Memory != c.Kept || c.Memory != c.Passing || !c.Whole) {
+	if err == nil && (c.Memory != c.Volume || c.Memory != c.Passing || !c.Whole) {
 		err = fmt.Errorf("memory and volumes are not of one moment: %+v", c)
 	}
 	j.last = c
@@ -301,7 +301,7 @@ func (f *fleet) asleepInBucket(ctx context.Context, name, disk string) error {
 // handOver gives the volume to other sandboxes on other nodes, the last time after the loss of the
 // node that had it.
 func (j *journey) handOver(ctx context.Context, disk string) error {
-	lines := j.last.Kept
+	lines := j.last.Volume
 	for i, lost := range []bool{false, true} {
 		had := j.f.holder(j.w.name)
 		if err := j.f.post(ctx, http.MethodDelete, "/sandboxes/"+j.w.name, ""); err != nil {
@@ -342,8 +342,8 @@ func (j *journey) handOver(ctx context.Context, disk string) error {
 			return err
 		}
 		at := j.f.holder(name)
-		if c.Kept != lines || at == had {
-			return fmt.Errorf("the next sandbox, on %s after %s, finds %d lines of %d", at, had, c.Kept, lines)
+		if c.Volume != lines || at == had {
+			return fmt.Errorf("the next sandbox, on %s after %s, finds %d lines of %d", at, had, c.Volume, lines)
 		}
 		j.say(fmt.Sprintf("the next sandbox is on %s after %s, and has the %d lines after %s", at, had, lines, time.Since(start).Round(time.Millisecond)))
 		for range visitsEach {
@@ -351,7 +351,7 @@ func (j *journey) handOver(ctx context.Context, disk string) error {
 				return err
 			}
 		}
-		lines, j.w = c.Kept, w
+		lines, j.w = c.Volume, w
 		if !lost {
 			if err := j.f.ask(ctx, http.MethodPost, "/platform/nodes/"+j.f.ids[had]+"/uncordon", nil); err != nil {
 				return err
