@@ -279,7 +279,7 @@ type Driver interface {
 	// copied. It gets the memory, processes and files of it, in which the host
 	// name (see Rename), the network and the clock are its own and the
 	// environment is not. If the machine had Volumes, this one needs as many, at the same
-	// paths, whose files are those of the moment of the copy: the caller sees to that.
+	// paths. The caller sees to it that their files are those of the moment of the copy.
 	// Connections of the copied machine are closed in it.
 	Boot(ctx context.Context, c Config) (Machine, error)
 	// Adopt finds a machine that an earlier process booted, in the tier it is in, and

@@ -14,8 +14,8 @@ import (
 // Volumes belong to one node at a time. One goes to another node with its sandbox, or when it
 // is attached there. It goes by way of the bucket, so the bucket must have its last state.
 
-// movedEpoch is the least epoch of a volume that was on another node: nodes know by their
-// disks that one of an earlier epoch never was.
+// movedEpoch is the least epoch of a volume that was on another node. A disk without an epoch
+// on its node never was elsewhere.
 const movedEpoch = 3
 
 // copied is what is known of the copy of a volume. A new process of control knows nothing.
@@ -187,8 +187,8 @@ func (c *Crew) left(ctx context.Context, id, from string) {
 	}
 }
 
-// Tidy has a member remove disks that other nodes have, or that nobody knows: known has those on
-// record, which has a disk before any node does.
+// Tidy has a member remove disks that other nodes have, or that nobody knows. known are those on
+// record. They were read after the list of the member, since a record comes before its disk.
 func (c *Crew) Tidy(ctx context.Context, m Member, there []string, known map[string]bool) error {
 	var errs []error
 	for _, id := range there {
