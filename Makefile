@@ -177,6 +177,7 @@ fleet: deps-test build ## FAULTS (300) of nodes, control, bucket and network of 
 	$(SUDO) $(GO) run ./test/fleet faults -faults $(FAULTS) $(if $(SEED),-seed $(SEED))
 	$(SUDO) $(GO) run ./test/fleet takeover
 	$(SUDO) $(GO) run ./test/fleet volumes
+	$(SUDO) $(GO) run ./test/fleet snapshots
 	$(SUDO) $(GO) run ./test/fleet drain
 
 bench-wake: deps build ## latency of a request to awake, paused, swapped and on-disk sandboxes

@@ -45,6 +45,9 @@ type Node interface {
 	Revive(ctx context.Context, o fleet.Order, has node.Files, used time.Time) error
 	Has(uid string) bool
 	Travels() node.Traveller
+	SnapshotOut(id string) (dir string, needs node.Files, err error)
+	SnapshotIn(id string, has node.Files) error
+	HasSnapshot(id string) bool
 }
 
 // Rights are what control grants a node for what it puts into the bucket.

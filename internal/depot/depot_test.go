@@ -77,6 +77,24 @@ func (h *host) Has(uid string) bool {
 
 func (h *host) Travels() node.Traveller { return h.disks }
 
+func (h *host) HasSnapshot(id string) bool {
+	_, err := os.Stat(filepath.Join(h.dir, "snapshots", id, recordFile))
+	return err == nil
+}
+
+func (h *host) SnapshotOut(id string) (string, node.Files, error) {
+	dir := filepath.Join(h.dir, "snapshots", id)
+	_, err := os.Stat(dir)
+	return dir, h.files, err
+}
+
+func (h *host) SnapshotIn(id string, has node.Files) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.has[id] = has
+	return errors.Join(os.MkdirAll(filepath.Join(h.dir, "snapshots"), 0o700), os.Rename(filepath.Join(h.dir, "away", id), filepath.Join(h.dir, "snapshots", id)))
+}
+
 // disks are volumes that are files, by id.
 type disks struct {
 	dir string
@@ -535,5 +553,41 @@ func TestFreeVolume(t *testing.T) {
 	y.rights.move(volumeOf("new"), "a")
 	if err := a.depot.Fetch(ctx, []fleet.Volume{{ID: "new", Epoch: 7}}); doze.Public(err).Kind != doze.Unavailable {
 		t.Errorf("a volume of which there is no copy: %v", err)
+	}
+}
+
+// TestSnapshotsTravel: a snapshot is saved once, and any node that may have it gets it.
+func TestSnapshotsTravel(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	y := newYard(t)
+	a, b := y.host(t, "a", "root of a", nil), y.host(t, "b", "root of b", nil)
+	dir := filepath.Join(a.dir, "snapshots", "s")
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, recordFile), []byte("{}"), 0o600), os.WriteFile(filepath.Join(dir, "memory"), []byte("as it was"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.depot.FetchSnapshot(ctx, "s"); doze.Public(err).Kind != doze.Conflict {
+		t.Errorf("a node gets a snapshot that it may not have: %v", err)
+	}
+	y.rights.move(fleet.SnapshotObject("s"), "b")
+	if err := b.depot.FetchSnapshot(ctx, "s"); doze.Public(err).Kind != doze.Unavailable {
+		t.Errorf("a snapshot that nobody saved: %v", err)
+	}
+	y.rights.move(fleet.SnapshotObject("s"), "a")
+	for range 2 {
+		if err := a.depot.SaveSnapshot(ctx, "s"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	y.rights.move(fleet.SnapshotObject("s"), "b")
+	for range 2 {
+		if err := b.depot.FetchSnapshot(ctx, "s"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	memory, err := os.ReadFile(filepath.Join(b.dir, "snapshots", "s", "memory"))
+	root, none := os.ReadFile(b.has["s"].Root)
+	if string(memory) != "as it was" || string(root) != "root of a" {
+		t.Errorf("it has the memory %q and the root %q: %v", memory, root, errors.Join(err, none))
 	}
 }

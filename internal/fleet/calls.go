@@ -138,6 +138,9 @@ var calls = map[string]func(ctx context.Context, n Node, in *arguments) (any, er
 	"SaveVolume": func(ctx context.Context, n Node, in *arguments) (any, error) {
 		return nothing{}, n.SaveVolume(ctx, in.ID)
 	},
+	"SaveSnapshot": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.SaveSnapshot(ctx, in.ID)
+	},
 	"LeaveVolume": func(ctx context.Context, n Node, in *arguments) (any, error) {
 		return nothing{}, n.LeaveVolume(ctx, in.ID, in.Epoch)
 	},

@@ -394,6 +394,11 @@ func (c *Client) SaveVolume(ctx context.Context, id string) error {
 	return c.do(ctx, "SaveVolume", arguments{ID: id}, nil)
 }
 
+// SaveSnapshot implements [Mover].
+func (c *Client) SaveSnapshot(ctx context.Context, id string) error {
+	return c.do(ctx, "SaveSnapshot", arguments{ID: id}, nil)
+}
+
 // LeaveVolume implements [Mover].
 func (c *Client) LeaveVolume(ctx context.Context, id string, epoch uint64) error {
 	return c.do(ctx, "LeaveVolume", arguments{ID: id, Epoch: epoch}, nil)

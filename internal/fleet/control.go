@@ -68,7 +68,8 @@ type Control interface {
 	Record(ctx context.Context, node string, reports []Report) error
 	// Claim says with which key a node encrypts what the bucket has of a machine of its, and
 	// since which epoch it has the machine. One that another node has is a Conflict. The same
-	// holds for a volume, whose name is its VolumeObject.
+	// holds for a volume, whose name is its VolumeObject. A snapshot is a SnapshotObject. The node
+	// that made it may claim it, and one that is about to begin a sandbox from it.
 	Claim(ctx context.Context, node, machine string) (Claim, error)
 	// FileKey is the key of a file that many machines share, by its name in the bucket.
 	FileKey(ctx context.Context, node, name string) ([]byte, error)
@@ -95,6 +96,15 @@ var VolumeForm = regexp.MustCompile(`^` + volumeObject + `([a-z0-9]{1,64})$`)
 
 // VolumeObject is the name of a volume in the bucket.
 func VolumeObject(id string) string { return volumeObject + id }
+
+// snapshotObject begins the names of snapshots in the bucket.
+const snapshotObject = "snapshot-"
+
+// SnapshotForm is the name of a snapshot in the bucket, with the id of the snapshot.
+var SnapshotForm = regexp.MustCompile(`^` + snapshotObject + `([a-z0-9]{1,64})$`)
+
+// SnapshotObject is the name of a snapshot in the bucket.
+func SnapshotObject(id string) string { return snapshotObject + id }
 
 // nameNotJoined is the name of ErrNotJoined on the way.
 const nameNotJoined = "NODE_NOT_JOINED"

@@ -297,6 +297,8 @@ type Mover interface {
 	// SaveVolume has the bucket have a volume that no sandbox has, as it is. One that is in use
 	// is Unavailable; a platform without a bucket is Unsupported.
 	SaveVolume(ctx context.Context, id string) error
+	// SaveSnapshot has the bucket have a snapshot. A platform without a bucket is Unsupported.
+	SaveSnapshot(ctx context.Context, id string) error
 	// LeaveVolume removes a volume that the node has in an earlier epoch: another node has it.
 	// One that is not there is no error.
 	LeaveVolume(ctx context.Context, id string, epoch uint64) error

@@ -83,10 +83,22 @@ func (n Node) SaveVolume(ctx context.Context, id string) error {
 	return n.depot.SaveVolume(ctx, id)
 }
 
-// Create implements [fleet.Node]: volumes that other nodes had come first.
+// SaveSnapshot implements [fleet.Mover].
+func (n Node) SaveSnapshot(ctx context.Context, id string) error {
+	if n.depot == nil {
+		return errNoBucket
+	}
+	return n.depot.SaveSnapshot(ctx, id)
+}
+
+// Create implements [fleet.Node]: volumes and the snapshot that other nodes had come first.
 func (n Node) Create(ctx context.Context, o fleet.Order) error {
 	if n.depot != nil {
-		if err := n.depot.Fetch(ctx, o.Volumes); err != nil {
+		err := n.depot.Fetch(ctx, o.Volumes)
+		if err == nil && o.From != "" && !n.HasSnapshot(o.From) {
+			err = n.depot.FetchSnapshot(ctx, o.From)
+		}
+		if err != nil {
 			if !n.Has(o.UID) { // what was claimed for it
 				err = errors.Join(err, n.Delete(context.WithoutCancel(ctx), o.UID))
 			}

@@ -225,13 +225,8 @@ func (n *Node) Revive(ctx context.Context, o fleet.Order, has Files, used time.T
 	if err != nil {
 		return n.away.unusable(o.UID, err)
 	}
-	s.Image.Path, s.Agent = has.Root, has.Agent
-	raw, err := json.Marshal(s)
-	if err != nil {
+	if err := n.away.relocate(o.UID, has); err != nil {
 		return err
-	}
-	if err := durable.Replace(filepath.Join(n.away.dir(o.UID), recordName), raw, recordMode); err != nil {
-		return fmt.Errorf("write the record of the copy: %w", err)
 	}
 	if err := n.receivePassing(ctx, &o, n.away.dir(o.UID)); err != nil {
 		return err
@@ -278,6 +273,56 @@ func (n *Node) openAway() error {
 		if err := n.away.drop(e.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
+	}
+	return nil
+}
+
+// HasSnapshot reports whether a snapshot is on this node.
+func (n *Node) HasSnapshot(id string) bool {
+	_, err := n.snapshots.read(id)
+	return err == nil
+}
+
+// SnapshotOut returns the directory of a snapshot, which does not change, and what it needs.
+func (n *Node) SnapshotOut(id string) (dir string, needs Files, err error) {
+	if !idPattern.MatchString(id) {
+		return "", needs, doze.Errorf(doze.Invalid, "%.80q is no id of a snapshot", id)
+	}
+	s, err := n.snapshots.read(id)
+	if err != nil {
+		return "", needs, n.snapshots.unusable(id, err)
+	}
+	return n.snapshots.dir(id), Files{Root: s.Image.Path, Agent: s.Agent}, nil
+}
+
+// SnapshotIn takes over a snapshot that has come from another node. has are the files that it needs,
+// on this host.
+func (n *Node) SnapshotIn(id string, has Files) error {
+	if err := n.away.relocate(id, has); err != nil {
+		return err
+	}
+	if err := n.snapshots.drop(id); err != nil { // what an attempt left
+		return err
+	}
+	if err := os.Rename(n.away.dir(id), n.snapshots.dir(id)); err != nil {
+		return fmt.Errorf("take over a snapshot: %w", err)
+	}
+	return durable.Sync(n.snapshots.root)
+}
+
+// relocate has the record of a copy name the files that it needs as they are on this host.
+func (k *snapshots) relocate(id string, has Files) error {
+	s, err := k.read(id)
+	if err != nil {
+		return k.unusable(id, err)
+	}
+	s.Image.Path, s.Agent = has.Root, has.Agent
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	if err := durable.Replace(filepath.Join(k.dir(id), recordName), raw, recordMode); err != nil {
+		return fmt.Errorf("write the record of the copy: %w", err)
 	}
 	return nil
 }

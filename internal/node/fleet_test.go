@@ -41,6 +41,11 @@ func (w whole) SaveVolume(ctx context.Context, id string) error {
 	})
 }
 
+func (w whole) SaveSnapshot(_ context.Context, id string) error {
+	_, _, err := w.SnapshotOut(id)
+	return err
+}
+
 // TestFleet: a node keeps the promises of the contract, to who is in the same
 // process and to a client over the network.
 func TestFleet(t *testing.T) {

@@ -511,7 +511,7 @@ func (r *Roster) Run(ctx context.Context) error {
 	if r.Copies != nil {
 		rescues.Go(func() { r.rescue(ctx) })
 		rescues.Go(func() { r.sweep(ctx) })
-		rescues.Go(func() { r.saveVolumes(ctx) })
+		rescues.Go(func() { r.saveAll(ctx) })
 	}
 	late := time.NewTimer(joinWait)
 	defer late.Stop()

@@ -64,7 +64,14 @@ func (r *Roster) sweepOnce(ctx context.Context) (dropped int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	snapshots, err := r.snapshotIDs(ctx)
+	if err != nil {
+		return 0, err
+	}
 	for _, id := range ids {
+		if m := fleet.SnapshotForm.FindStringSubmatch(id); m != nil && snapshots[m[1]] {
+			continue
+		}
 		if m := fleet.VolumeForm.FindStringSubmatch(id); m != nil && disks[m[1]] {
 			continue
 		}
@@ -83,18 +90,34 @@ func (r *Roster) sweepOnce(ctx context.Context) (dropped int, err error) {
 // nodes come before the records: a disk has a record before any node has it.
 func (r *Roster) tidy(ctx context.Context) error {
 	all := r.Crew.Members()
-	there := make([][]string, len(all))
+	there, snapshots := make([][]string, len(all)), make([]map[string]int64, len(all))
 	var errs []error
 	for i, m := range all {
 		ids, err := m.Node.Volumes(ctx)
 		there[i], errs = ids, append(errs, err)
+		snapshots[i], err = m.Node.Snapshots(ctx)
+		errs = append(errs, err)
 	}
 	known, err := r.Store.Disks(ctx)
 	if err != nil {
 		return err
 	}
+	taken, err := r.snapshotIDs(ctx)
+	if err != nil {
+		return err
+	}
 	for i, m := range all {
-		errs = append(errs, r.Crew.Tidy(ctx, m, there[i], known))
+		errs = append(errs, r.Crew.Tidy(ctx, m, there[i], known), r.Crew.TidySnapshots(ctx, m, snapshots[i], taken))
 	}
 	return errors.Join(errs...)
+}
+
+// snapshotIDs are all snapshots on record, also those that are being made.
+func (r *Roster) snapshotIDs(ctx context.Context) (map[string]bool, error) {
+	all, err := r.Store.AllSnapshots(ctx)
+	ids := map[string]bool{}
+	for _, n := range all {
+		ids[n.ID] = true
+	}
+	return ids, err
 }

@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// saveEvery is how often control looks for volumes that no sandbox has, and that the
-	// bucket may not have as they are.
+	// saveEvery is how often control looks for snapshots, and for volumes that no sandbox has,
+	// which the bucket may not have as they are.
 	saveEvery = 10 * time.Second
-	// savesMost is how many volumes are saved at a time, over all nodes.
+	// savesMost is how many of them are saved at a time, over all nodes.
 	savesMost = 4
-	// saveRetry is the pause after a volume could not be saved.
+	// saveRetry is the pause after one could not be saved.
 	saveRetry = time.Minute
 )
 
-// saveVolumes has the bucket have all volumes that no sandbox has, until ctx ends. So a sandbox
-// can get them on another node at once, also when their node is lost.
-func (r *Roster) saveVolumes(ctx context.Context) {
+// saveAll has the bucket have all snapshots, and all volumes that no sandbox has, until ctx ends.
+// So a sandbox can get them on another node at once, also when their node is lost.
+func (r *Roster) saveAll(ctx context.Context) {
 	failed := map[string]time.Time{} // by volume
 	for tick := time.NewTicker(saveEvery); ; {
 		select {
@@ -32,18 +32,17 @@ func (r *Roster) saveVolumes(ctx context.Context) {
 			return
 		}
 		if err := r.saveOnce(ctx, failed); err != nil && ctx.Err() == nil {
-			slog.WarnContext(ctx, "nobody knows which volumes are free", "err", err)
+			slog.WarnContext(ctx, "nobody knows which volumes and snapshots are to be saved", "err", err)
 		}
 	}
 }
 
-// saveOnce is one look at the volumes that are free. Only those of nodes that have joined can
-// be saved.
+// saveOnce is one look at them. Only those of nodes that have joined can be saved.
 func (r *Roster) saveOnce(ctx context.Context, failed map[string]time.Time) error {
 	if len(r.members()) < 2 { // nobody else could want them
 		return nil
 	}
-	all, err := r.Store.FreeVolumes(ctx)
+	all, err := r.unsaved(ctx)
 	if err != nil {
 		return err
 	}
@@ -55,17 +54,17 @@ func (r *Roster) saveOnce(ctx context.Context, failed map[string]time.Time) erro
 	var tasks sync.WaitGroup
 	var mu sync.Mutex
 	slots := make(chan struct{}, savesMost)
-	for _, id := range all {
+	for id, save := range all {
 		mu.Lock()
 		_, waits := failed[id]
 		mu.Unlock()
-		if waits || r.Crew.Saved(id) || ctx.Err() != nil {
+		if waits || ctx.Err() != nil {
 			continue
 		}
 		slots <- struct{}{}
 		tasks.Go(func() {
 			defer func() { <-slots }()
-			err := r.Crew.SaveVolume(ctx, id)
+			err := save(ctx, id)
 			if err == nil {
 				return
 			}
@@ -73,12 +72,37 @@ func (r *Roster) saveOnce(ctx context.Context, failed map[string]time.Time) erro
 			failed[id] = time.Now()
 			mu.Unlock()
 			if ctx.Err() == nil && doze.Public(err).Kind != doze.NotFound { // it was deleted meanwhile
-				slog.WarnContext(ctx, "a volume is not in the bucket yet", "volume", id, "err", err, "again", saveRetry)
+				slog.WarnContext(ctx, "a volume or snapshot is not in the bucket yet", "id", id, "err", err, "again", saveRetry)
 			}
 		})
 	}
 	tasks.Wait()
 	return nil
+}
+
+// unsaved are the free volumes and the snapshots that the bucket may not have, by id, with what
+// saves each.
+func (r *Roster) unsaved(ctx context.Context) (map[string]func(context.Context, string) error, error) {
+	all := map[string]func(context.Context, string) error{}
+	volumes, err := r.Store.FreeVolumes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range volumes {
+		if !r.Crew.Saved(id) {
+			all[id] = r.Crew.SaveVolume
+		}
+	}
+	snapshots, err := r.Store.AllSnapshots(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range snapshots {
+		if n.Status == doze.SnapshotReady && !n.Passing && !r.Crew.SnapshotSaved(n.ID) {
+			all[n.ID] = r.Crew.SaveSnapshot
+		}
+	}
+	return all, nil
 }
 
 // follow records that the volumes of a machine are where it is. The bucket must have the

@@ -1,6 +1,7 @@
 package roster_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -145,6 +146,37 @@ func TestFreeVolumesAreSaved(t *testing.T) {
 		y.p.Create(`{"metadata":{"name":"next"},"spec":{"volumes":[{"name":"v-a","mountPath":"/data"}]}}`)
 		if text, _ := y.content("n2", disk); text != "one" || y.crew.Saved(disk) {
 			t.Errorf("the next sandbox finds %q", text)
+		}
+	}, "n1", "n2")
+}
+
+// TestSnapshotsAreSaved: a snapshot is saved without being asked for, and forks begin elsewhere when
+// its node is lost. Nobody else gets its key.
+func TestSnapshotsAreSaved(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		y.make("n1", "a")
+		var made doze.Snapshot
+		if err := json.Unmarshal([]byte(y.want(200, "POST", "/sandboxes/a/snapshots", `{"name":"before"}`)), &made); err != nil {
+			t.Fatal(err)
+		}
+		planetest.After(time.Minute)
+		if !y.crew.SnapshotSaved(made.ID) {
+			t.Error("a snapshot is not saved")
+		}
+		object := fleet.SnapshotObject(made.ID)
+		if c, err := y.r.Claim(t.Context(), "n1", object); err != nil || len(c.Key) == 0 {
+			t.Errorf("the node that made it has no key: %v", err)
+		}
+		if _, err := y.r.Claim(t.Context(), "n2", object); doze.Public(err).Kind != doze.Conflict {
+			t.Errorf("another node gets the key: %v", err)
+		}
+		y.kill("n1")
+		planetest.After(over)
+		y.want(200, "POST", "/sandboxes/a/fork", `{"targetName":"b","targetType":"sandbox","snapshotId":"`+made.ID+`"}`)
+		if n := y.nodes["n2"].Count(); n != 1 {
+			t.Errorf("the other node has %d sandboxes", n)
 		}
 	}, "n1", "n2")
 }

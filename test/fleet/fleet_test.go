@@ -48,7 +48,17 @@ func TestVolumes(t *testing.T) {
 	if testing.Short() || os.Getuid() != 0 {
 		t.Skip("SKIPPED: real sandboxes need root and time")
 	}
-	if err := volumes(t.Context(), t.TempDir(), func(text string) { t.Log(text) }); err != nil {
+	if err := volumes(t.Context(), t.TempDir(), 0, func(text string) { t.Log(text) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSnapshots: a snapshot outlives its node.
+func TestSnapshots(t *testing.T) {
+	if testing.Short() || os.Getuid() != 0 {
+		t.Skip("SKIPPED: real sandboxes need root and time")
+	}
+	if err := snapshots(t.Context(), t.TempDir(), func(text string) { t.Log(text) }); err != nil {
 		t.Fatal(err)
 	}
 }

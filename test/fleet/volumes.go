@@ -32,13 +32,13 @@ const (
 
 // counted is what a ledger answers.
 type counted struct {
-	Born                  string
+	Born                    string
 	Memory, Volume, Passing int
-	Whole                 bool
+	Whole                   bool
 }
 
-// post makes a call of the API with a body.
-func (f *fleet) post(ctx context.Context, method, path, body string) error {
+// post makes a call of the API with a body, and decodes the answer into out.
+func (f *fleet) post(ctx context.Context, method, path, body string, out any) error {
 	r, err := http.NewRequestWithContext(ctx, method, f.url()+"/v0"+path, strings.NewReader(body))
 	if err != nil {
 		return err
@@ -53,7 +53,10 @@ func (f *fleet) post(ctx context.Context, method, path, body string) error {
 	if err = errors.Join(err, resp.Body.Close()); err == nil && resp.StatusCode >= http.StatusMultipleChoices {
 		err = fmt.Errorf("%s %s: %s: %.500s", method, path, resp.Status, raw)
 	}
-	return err
+	if err != nil || out == nil {
+		return err
+	}
+	return json.Unmarshal(raw, out)
 }
 
 // ledger makes a sandbox with the volume, and starts its process.
@@ -76,10 +79,36 @@ func (f *fleet) ledger(ctx context.Context, name string) (*witness, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &witness{name: name, url: strings.TrimRight(sb.Metadata.URL, "/") + "/port/9000"}, until(ctx, readyTime, func() error {
+	return &witness{name: name, url: portOf(sb)}, until(ctx, readyTime, func() error {
 		logs, err := agent.Logs(ctx, started.PID)
 		if err == nil && logs.Stdout != "ready\n" {
 			err = fmt.Errorf("%s is not ready: %s%s", name, logs.Stdout, logs.Stderr)
+		}
+		return err
+	})
+}
+
+// portOf is the address of the server in a sandbox.
+func portOf(sb doze.Sandbox) string { return strings.TrimRight(sb.Metadata.URL, "/") + "/port/9000" }
+
+// fill writes megabytes that nothing can compress into the volume of a ledger.
+func (f *fleet) fill(ctx context.Context, w *witness, megabytes int) error {
+	sb, err := f.client.Sandbox(ctx, w.name)
+	if err != nil || megabytes == 0 {
+		return err
+	}
+	agent, err := f.client.Agent(sb)
+	if err != nil {
+		return err
+	}
+	started, err := agent.Start(ctx, client.Command{Command: fmt.Sprintf("head -c %dM /dev/urandom >/data/bulk && sync && echo ready", megabytes)})
+	if err != nil {
+		return err
+	}
+	return until(ctx, lossTime, func() error {
+		logs, err := agent.Logs(ctx, started.PID)
+		if err == nil && logs.Stdout != "ready\n" {
+			err = fmt.Errorf("the volume is not full: %s%s", logs.Stdout, logs.Stderr)
 		}
 		return err
 	})
@@ -196,13 +225,13 @@ func (j *journey) went(ctx context.Context, disk, what string) error {
 
 // volumes has a volume go from node to node: with its sandbox, after the loss of a node, and
 // from one sandbox to another.
-func volumes(ctx context.Context, dir string, say func(string)) (err error) {
+func volumes(ctx context.Context, dir string, fill int, say func(string)) (err error) {
 	f, err := start(ctx, dir, "--pause-after", "2s", "--save-after", "0", "--disk-after", diskAfter, "--remote-after", copyAfter)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
-	if err := f.post(ctx, http.MethodPost, "/volumes", fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"size":%d}}`, volumeName, volumeMB)); err != nil {
+	if err := f.post(ctx, http.MethodPost, "/volumes", fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"size":%d}}`, volumeName, volumeMB+2*fill), nil); err != nil {
 		return err
 	}
 	disk, err := f.diskOf()
@@ -214,6 +243,9 @@ func volumes(ctx context.Context, dir string, say func(string)) (err error) {
 		return err
 	}
 	j := &journey{f: f, w: w, say: say}
+	if err := f.fill(ctx, w, fill); err != nil {
+		return err
+	}
 	if err := j.add(ctx); err != nil {
 		return err
 	}
@@ -231,7 +263,7 @@ func (j *journey) moves(ctx context.Context, disk string) error {
 	first := j.f.holder(j.w.name)
 	for _, to := range []string{other(first), first} {
 		start := time.Now()
-		if err := j.f.post(ctx, http.MethodPost, "/sandboxes/"+j.w.name+"/move", fmt.Sprintf(`{"node":%q}`, j.f.ids[to])); err != nil {
+		if err := j.f.post(ctx, http.MethodPost, "/sandboxes/"+j.w.name+"/move", fmt.Sprintf(`{"node":%q}`, j.f.ids[to]), nil); err != nil {
 			return err
 		}
 		if err := j.went(ctx, disk, fmt.Sprintf("moved in %s", time.Since(start).Round(time.Millisecond))); err != nil {
@@ -304,7 +336,7 @@ func (j *journey) handOver(ctx context.Context, disk string) error {
 	lines := j.last.Volume
 	for i, lost := range []bool{false, true} {
 		had := j.f.holder(j.w.name)
-		if err := j.f.post(ctx, http.MethodDelete, "/sandboxes/"+j.w.name, ""); err != nil {
+		if err := j.f.post(ctx, http.MethodDelete, "/sandboxes/"+j.w.name, "", nil); err != nil {
 			return err
 		}
 		start := time.Now()

@@ -71,9 +71,6 @@ func (c *Crew) want(o *fleet.Order) placement.Want {
 	if c.stays(o.Image) {
 		w.On = c.of(Image, o.Image)
 	}
-	if o.From != "" {
-		w.On = c.of(Snapshot, o.From)
-	}
 	for _, v := range o.Volumes {
 		if v.ID == "" {
 			w.Disk += v.Size
@@ -96,7 +93,9 @@ func (c *Crew) placed(ctx context.Context, o *fleet.Order, do func(fleet.Node) e
 		if !errors.Is(err, fleet.ErrFull) {
 			return err
 		}
-		w.Not = append(w.Not, c.Of(Machine, o.UID))
+		not := append(w.Not, c.Of(Machine, o.UID)) //nolint:gocritic // appendAssign: w is another one
+		w = c.want(o)
+		w.Not = not
 		w = c.near(w, o)
 		if _, _, other := placement.Choose(w, c.nodes()); !other {
 			return err
@@ -120,6 +119,7 @@ func (c *Crew) Create(ctx context.Context, o fleet.Order) error {
 		if err := c.gather(ctx, &o); err != nil {
 			return errors.Join(err, n.Delete(context.WithoutCancel(ctx), o.UID))
 		}
+		defer c.lend(o.From, c.Of(Machine, o.UID))()
 		return n.Create(ctx, o)
 	})
 }

@@ -82,6 +82,8 @@ type Crew struct {
 	claimed map[string]*claim      // guarded by mu; by machine
 	limits  map[string]doze.Limits // guarded by mu; by workspace, the empty one has the defaults
 	volumes map[string]*copied     // guarded by mu; by volume
+	saved   map[string]bool        // guarded by mu; snapshots that the bucket has
+	lent    map[loan]int           // guarded by mu; nodes that may have snapshots of others now
 }
 
 var _ fleet.Node = (*Crew)(nil)
@@ -93,7 +95,7 @@ func Open(ctx context.Context, l Ledger, home string, atlas *fleet.Atlas) (*Crew
 	if err != nil {
 		return nil, err
 	}
-	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, claimed: map[string]*claim{}, limits: map[string]doze.Limits{}, volumes: map[string]*copied{}}
+	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, claimed: map[string]*claim{}, limits: map[string]doze.Limits{}, volumes: map[string]*copied{}, saved: map[string]bool{}, lent: map[loan]int{}}
 	c.SetHome(home)
 	for _, p := range all {
 		c.places[thing{p.Kind, p.ID}] = p
@@ -389,8 +391,12 @@ func (c *Crew) forget(ctx context.Context, k Kind, id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.places, thing{k, id})
-	if k == Volume {
+	switch k {
+	case Volume:
 		delete(c.volumes, id)
+	case Snapshot:
+		delete(c.saved, id)
+	case Machine, Builder, Image:
 	}
 	if k == Machine {
 		c.atlas.Drop(id)

@@ -350,6 +350,58 @@ func TestVolumeGoes(t *testing.T) {
 	}
 }
 
+// TestSnapshotGoes: a sandbox begins from a snapshot elsewhere if the bucket has it, and not without.
+func TestSnapshotGoes(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	y := newYard(t, 2)
+	done := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	done(y.Create(ctx, order("a")))
+	at := y.Of(crew.Machine, "a")
+	elsewhere := map[string]string{"n0": "n1", "n1": "n0"}[at]
+	_, err := y.Snapshot(ctx, "a", "snap")
+	done(err)
+	fork := func(uid string) error {
+		o := order(uid)
+		o.From = "snap"
+		return y.Create(ctx, o)
+	}
+	done(fork("near"))
+	if y.Of(crew.Machine, "near") != at {
+		t.Error("a fork is not where its snapshot is")
+	}
+	y.Update(at, func(m *crew.Member) { m.Open = false })
+	if err := fork("early"); doze.Public(err).Kind != doze.Unavailable {
+		t.Errorf("a fork elsewhere of what only its node has: %v", err)
+	}
+	if y.MayHave(elsewhere, "snap") {
+		t.Error("a node may have a snapshot that it does not need")
+	}
+	done(y.SaveSnapshot(ctx, "snap"))
+	y.Remove(at)
+	y.nodes[elsewhere].Set("create", fleet.ErrFull)
+	if err := fork("full"); !errors.Is(err, fleet.ErrFull) {
+		t.Errorf("no node has room: %v", err)
+	}
+	y.nodes[elsewhere].Set("create", nil)
+	done(fork("far"))
+	if y.Of(crew.Machine, "far") != elsewhere || y.MayHave(elsewhere, "snap") {
+		t.Errorf("a fork is on %s, whose node may have the snapshot still: %t", y.Of(crew.Machine, "far"), y.MayHave(elsewhere, "snap"))
+	}
+	for _, m := range y.Members() {
+		there, err := m.Node.Snapshots(ctx)
+		done(errors.Join(err, y.TidySnapshots(ctx, m, there, nil)))
+		if there, err = m.Node.Snapshots(ctx); len(there) > 0 || err != nil {
+			t.Errorf("snapshots of no record stay: %v, %v", there, err)
+		}
+	}
+}
+
 // TestBuiltImages: an image that was built is on one node, and sandboxes of it begin there.
 func TestBuiltImages(t *testing.T) {
 	t.Parallel()

@@ -82,8 +82,11 @@ func (c *Crew) using(all []fleet.Volume) []fleet.Volume {
 	return all
 }
 
-// near has a sandbox begin where its volumes are, if it can begin there. Otherwise they move.
+// near has a sandbox begin where its snapshot or its volumes are, if it can begin there. Otherwise they move.
 func (c *Crew) near(w placement.Want, o *fleet.Order) placement.Want {
+	if o.From != "" {
+		w = c.nearSnapshot(w, o.From)
+	}
 	if w.On != "" {
 		return w
 	}

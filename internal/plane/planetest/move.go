@@ -16,6 +16,8 @@ type Shelf struct {
 	all map[string]shelved // guarded by mu
 	// volumes are what is left of disks, by id; guarded by mu
 	volumes map[string]Disk
+	// snapshots are those that were saved, by id; guarded by mu
+	snapshots map[string]string
 }
 
 // shelved is a copy of a machine.
@@ -25,7 +27,9 @@ type shelved struct {
 }
 
 // NewShelf returns an empty shelf.
-func NewShelf() *Shelf { return &Shelf{all: map[string]shelved{}, volumes: map[string]Disk{}} }
+func NewShelf() *Shelf {
+	return &Shelf{all: map[string]shelved{}, volumes: map[string]Disk{}, snapshots: map[string]string{}}
+}
 
 // errNoShelf is for a node without a bucket.
 var errNoShelf = doze.Errorf(doze.Unsupported, "there is no bucket")
@@ -135,6 +139,23 @@ func (n *Node) SaveVolume(_ context.Context, id string) error {
 	return nil
 }
 
+// SaveSnapshot implements [fleet.Mover].
+func (n *Node) SaveSnapshot(_ context.Context, id string) error {
+	n.Mu.Lock()
+	defer n.Mu.Unlock()
+	memory, there := n.Saved[id]
+	switch {
+	case n.Shelf == nil:
+		return errNoShelf
+	case !there:
+		return doze.Errorf(doze.NotFound, "no such snapshot")
+	}
+	n.Shelf.mu.Lock()
+	defer n.Shelf.mu.Unlock()
+	n.Shelf.snapshots[id] = memory
+	return nil
+}
+
 // LeaveVolume implements [fleet.Mover].
 func (n *Node) LeaveVolume(_ context.Context, id string, epoch uint64) error {
 	n.Mu.Lock()
@@ -157,6 +178,18 @@ func (n *Node) arrive(o *fleet.Order) {
 			d.Epoch = v.Epoch
 			n.Disks[v.ID] = d
 		}
+	}
+}
+
+// arriveSnapshot has the snapshot of an order that another node made. Preconditions: Mu is held.
+func (n *Node) arriveSnapshot(o *fleet.Order) {
+	if n.Shelf == nil {
+		return
+	}
+	n.Shelf.mu.Lock()
+	defer n.Shelf.mu.Unlock()
+	if memory, there := n.Shelf.snapshots[o.From]; there {
+		n.Saved[o.From] = memory
 	}
 }
 

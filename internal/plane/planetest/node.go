@@ -200,6 +200,7 @@ func (n *Node) Create(ctx context.Context, o fleet.Order) error {
 		return err
 	}
 	n.arrive(&o)
+	n.arriveSnapshot(&o)
 	memory, there := n.Saved[o.From]
 	if o.From != "" && !there {
 		return doze.Errorf(doze.NotFound, "no such snapshot")
