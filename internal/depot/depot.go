@@ -82,6 +82,7 @@ type Depot struct {
 
 	mu   sync.Mutex
 	sent map[string]sent // guarded by mu; by UID
+	seq  uint64          // guarded by mu; of the last generation
 }
 
 // sent is what was copied last of a sandbox.
@@ -223,7 +224,7 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	volumes, err := d.putVolumes(ctx, dir, needs.Volumes)
+	volumes, err := d.putVolumes(ctx, dir, uid, needs.Volumes)
 	if err != nil {
 		return err
 	}

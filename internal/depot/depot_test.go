@@ -102,6 +102,7 @@ type disks struct {
 	mu    sync.Mutex
 	epoch map[string]uint64 // guarded by mu
 	saved map[string]string // guarded by mu
+	owner map[string]string // guarded by mu
 }
 
 func (d *disks) path(id string) string { return filepath.Join(d.dir, id) }
@@ -128,6 +129,18 @@ func (d *disks) text(t *testing.T, id string) string {
 
 func (d *disks) Lend(ctx context.Context, id string, read func(context.Context, string) error) error {
 	return read(ctx, d.path(id))
+}
+
+func (d *disks) Owner(id string) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.owner[id]
+}
+
+func (d *disks) give(id, owner string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.owner[id] = owner
 }
 
 func (d *disks) Epoch(id string) (uint64, error) {
@@ -279,7 +292,7 @@ func (y *yard) host(t *testing.T, id, root string, change func(*depot.Options)) 
 	t.Helper()
 	h := &host{
 		dir: t.TempDir(), memory: map[string]string{}, copies: map[string]int{}, leaving: map[string]bool{},
-		has: map[string]node.Files{}, made: map[string]time.Time{}, disks: &disks{dir: t.TempDir(), epoch: map[string]uint64{}, saved: map[string]string{}},
+		has: map[string]node.Files{}, made: map[string]time.Time{}, disks: &disks{dir: t.TempDir(), epoch: map[string]uint64{}, saved: map[string]string{}, owner: map[string]string{}},
 	}
 	images := filepath.Join(h.dir, "images")
 	h.files = node.Files{Root: filepath.Join(images, "root.erofs"), Agent: filepath.Join(images, "agent.erofs")}
@@ -463,6 +476,7 @@ func TestVolumesTravel(t *testing.T) {
 	}
 	a.memory["s"], a.wants = "one", []string{"v"}
 	a.disks.write(t, "v", "volume one")
+	a.disks.give("v", "s")
 	if err := a.depot.Depart(ctx, "s"); err != nil {
 		t.Fatal(err)
 	}
@@ -473,6 +487,7 @@ func TestVolumesTravel(t *testing.T) {
 	if err := a.depot.Depart(ctx, "s"); doze.Public(err).Kind != doze.Conflict {
 		t.Errorf("a node copies what another one has: %v", err)
 	}
+	a.disks.give("v", "")
 	if err := a.depot.SaveVolume(ctx, "v"); err != nil { // a save that was under way
 		t.Fatal(err)
 	}
@@ -589,5 +604,42 @@ func TestSnapshotsTravel(t *testing.T) {
 	root, none := os.ReadFile(b.has["s"].Root)
 	if string(memory) != "as it was" || string(root) != "root of a" {
 		t.Errorf("it has the memory %q and the root %q: %v", memory, root, errors.Join(err, none))
+	}
+}
+
+// TestLateCopy: the copy of a sandbox that is gone saves nothing over what its volume is by now.
+func TestLateCopy(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	y := newYard(t)
+	a, b := y.host(t, "a", "root", nil), y.host(t, "b", "root", nil)
+	for _, name := range []string{"s", volumeOf("v")} {
+		y.rights.move(name, "a")
+		y.rights.move(name, "a")
+	}
+	a.memory["s"], a.wants = "one", []string{"v"}
+	a.disks.write(t, "v", "old")
+	a.disks.give("v", "s")
+	slow := make(chan struct{})
+	a.slow = slow
+	copied := make(chan error, 1)
+	go func() { copied <- a.depot.Depart(ctx, "s") }()
+	for deadline := time.Now().Add(time.Minute); a.copied("s") == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no copy is made")
+		}
+	}
+	a.disks.give("v", "") // the sandbox was deleted, and another one wrote
+	a.disks.write(t, "v", "new")
+	if err := a.depot.SaveVolume(ctx, "v"); err != nil {
+		t.Fatal(err)
+	}
+	close(slow)
+	if err := <-copied; doze.Public(err).Kind != doze.Conflict {
+		t.Errorf("the copy that was late: %v", err)
+	}
+	y.rights.move(volumeOf("v"), "b")
+	if err := b.depot.Fetch(ctx, []fleet.Volume{{ID: "v", Epoch: 3}}); err != nil || b.disks.text(t, "v") != "new" {
+		t.Errorf("the volume goes on as %q: %v", b.disks.text(t, "v"), err)
 	}
 }

@@ -53,9 +53,13 @@ func (d *Depot) claimVolume(ctx context.Context, id string) (epoch uint64, key v
 	return claim.Epoch, key, err
 }
 
-// next is a generation of an epoch that is newer than the last one that counts.
+// next is a generation of an epoch that is newer than the last one that counts, and than all
+// that this depot returned before.
 func (d *Depot) next(ctx context.Context, id string, epoch uint64) vault.Generation {
-	g := vault.Generation{Epoch: epoch, Seq: uint64(time.Now().UnixNano())}
+	d.mu.Lock()
+	d.seq = max(d.seq+1, uint64(time.Now().UnixNano()))
+	g := vault.Generation{Epoch: epoch, Seq: d.seq}
+	d.mu.Unlock()
 	if last, err := d.Vault.Head(ctx, id); err == nil && last.Epoch == g.Epoch {
 		g.Seq = max(g.Seq, last.Seq+1) // the clock of the host may have been set back
 	}
@@ -63,8 +67,9 @@ func (d *Depot) next(ctx context.Context, id string, epoch uint64) vault.Generat
 }
 
 // putVolume saves the file of a volume, which does not change meanwhile. Chunks that the bucket
-// has are not sent: each is read and hashed to find out.
-func (d *Depot) putVolume(ctx context.Context, id, file string) (h held, err error) {
+// has are not sent: each is read and hashed to find out. owner has the volume, if it is a copy
+// of what a sandbox has. If another one has it by now, the copy may be older than what was saved.
+func (d *Depot) putVolume(ctx context.Context, id, file, owner string) (h held, err error) {
 	epoch, key, err := d.claimVolume(ctx, id)
 	if err != nil {
 		return h, err
@@ -74,7 +79,10 @@ func (d *Depot) putVolume(ctx context.Context, id, file string) (h held, err err
 		return h, err
 	}
 	start, object := time.Now(), fleet.VolumeObject(id)
-	g := d.next(ctx, object, epoch)
+	g := d.next(ctx, object, epoch) // who gets the volume after the next line has a higher one
+	if now := d.node.Travels().Owner(id); now != owner {
+		return h, doze.Errorf(doze.Conflict, "the volume %s went from the sandbox while it was copied", id)
+	}
 	tree := []vault.File{{Name: volumeFile, Mode: 0o600, Size: info.Size(), Open: func() (*os.File, error) { return os.Open(file) }}}
 	saved, err := d.Vault.Save(ctx, object, key, g, tree)
 	if err != nil {
@@ -96,9 +104,9 @@ func (d *Depot) tidyVolume(ctx context.Context, id string) {
 }
 
 // putVolumes saves the volumes of a copy in a directory.
-func (d *Depot) putVolumes(ctx context.Context, dir string, ids []string) (all []held, err error) {
+func (d *Depot) putVolumes(ctx context.Context, dir, uid string, ids []string) (all []held, err error) {
 	for _, id := range ids {
-		h, err := d.putVolume(ctx, id, filepath.Join(dir, node.VolumesName, id))
+		h, err := d.putVolume(ctx, id, filepath.Join(dir, node.VolumesName, id), uid)
 		if err != nil {
 			return nil, err
 		}
@@ -190,7 +198,7 @@ func (d *Depot) saveVolume(ctx context.Context, id string) error {
 		if known, err := travels.Saved(id); err != nil || known != "" && known == last.String() {
 			return err
 		}
-		h, err := d.putVolume(ctx, id, file)
+		h, err := d.putVolume(ctx, id, file, "")
 		if err != nil {
 			return err
 		}

@@ -124,6 +124,12 @@ func (s *shelf) Lend(ctx context.Context, id string, read func(context.Context, 
 	return errors.Join(err, os.RemoveAll(dir))
 }
 
+func (s *shelf) Owner(id string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.owners[id]
+}
+
 func (s *shelf) Epoch(id string) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -100,6 +100,13 @@ func (p *Pool) reclaim(id string) {
 	}
 }
 
+// Owner is who has a volume; empty for nobody.
+func (p *Pool) Owner(id string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.owners[id]
+}
+
 // Epoch is that in which a volume is here. It is 0 if there is none.
 func (p *Pool) Epoch(id string) (uint64, error) {
 	if err := check(id); err != nil {
