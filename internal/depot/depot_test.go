@@ -95,6 +95,9 @@ func (h *host) SnapshotIn(id string, has node.Files) error {
 	return errors.Join(os.MkdirAll(filepath.Join(h.dir, "snapshots"), 0o700), os.Rename(filepath.Join(h.dir, "away", id), filepath.Join(h.dir, "snapshots", id)))
 }
 
+// only is the volume that tests write to.
+const only = "v"
+
 // disks are volumes that are files, by id.
 type disks struct {
 	dir string
@@ -107,20 +110,20 @@ type disks struct {
 
 func (d *disks) path(id string) string { return filepath.Join(d.dir, id) }
 
-func (d *disks) write(t *testing.T, id, text string) {
+func (d *disks) write(t *testing.T, text string) {
 	t.Helper()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := os.WriteFile(d.path(id), []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(d.path(only), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	delete(d.saved, id)
-	d.epoch[id] = max(d.epoch[id], 2)
+	delete(d.saved, only)
+	d.epoch[only] = max(d.epoch[only], 2)
 }
 
-func (d *disks) text(t *testing.T, id string) string {
+func (d *disks) text(t *testing.T) string {
 	t.Helper()
-	raw, err := os.ReadFile(d.path(id))
+	raw, err := os.ReadFile(d.path(only))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,10 +140,10 @@ func (d *disks) Owner(id string) string {
 	return d.owner[id]
 }
 
-func (d *disks) give(id, owner string) {
+func (d *disks) give(owner string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.owner[id] = owner
+	d.owner[only] = owner
 }
 
 func (d *disks) Epoch(id string) (uint64, error) {
@@ -475,37 +478,37 @@ func TestVolumesTravel(t *testing.T) {
 		y.rights.move(name, "a")
 	}
 	a.memory["s"], a.wants = "one", []string{"v"}
-	a.disks.write(t, "v", "volume one")
-	a.disks.give("v", "s")
+	a.disks.write(t, "volume one")
+	a.disks.give("s")
 	if err := a.depot.Depart(ctx, "s"); err != nil {
 		t.Fatal(err)
 	}
 	// The node goes on without its lease, and comes as far as the volume.
-	a.disks.write(t, "v", "volume late")
+	a.disks.write(t, "volume late")
 	y.rights.move("s", "b")
 	a.memory["s"] = "late"
 	if err := a.depot.Depart(ctx, "s"); doze.Public(err).Kind != doze.Conflict {
 		t.Errorf("a node copies what another one has: %v", err)
 	}
-	a.disks.give("v", "")
+	a.disks.give("")
 	if err := a.depot.SaveVolume(ctx, "v"); err != nil { // a save that was under way
 		t.Fatal(err)
 	}
 	y.rights.move(volumeOf("v"), "b")
-	b.disks.write(t, "v", "of long ago")
+	b.disks.write(t, "of long ago")
 	if _, err := b.depot.Revive(ctx, fleet.Order{UID: "s"}, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	if b.memory["s"] != "one" || b.disks.text(t, "v") != "volume one" {
-		t.Errorf("it goes on as %q with %q", b.memory["s"], b.disks.text(t, "v"))
+	if b.memory["s"] != "one" || b.disks.text(t) != "volume one" {
+		t.Errorf("it goes on as %q with %q", b.memory["s"], b.disks.text(t))
 	}
 	if err := a.depot.SaveVolume(ctx, "v"); doze.Public(err).Kind != doze.Conflict {
 		t.Errorf("a node saves a volume of another one: %v", err)
 	}
 	// One that is here already keeps what it wrote since.
-	b.disks.write(t, "v", "volume two")
-	if _, err := b.depot.Revive(ctx, fleet.Order{UID: "s"}, time.Time{}); err != nil || b.disks.text(t, "v") != "volume two" {
-		t.Errorf("asked again it has %q: %v", b.disks.text(t, "v"), err)
+	b.disks.write(t, "volume two")
+	if _, err := b.depot.Revive(ctx, fleet.Order{UID: "s"}, time.Time{}); err != nil || b.disks.text(t) != "volume two" {
+		t.Errorf("asked again it has %q: %v", b.disks.text(t), err)
 	}
 	for _, name := range y.bucket.Keys(t) {
 		if text, _ := y.bucket.Text(t, name); bytes.Contains([]byte(text), []byte("volume ")) {
@@ -529,7 +532,7 @@ func TestFreeVolume(t *testing.T) {
 	}
 	place("a")
 	place("a")
-	a.disks.write(t, "v", "one")
+	a.disks.write(t, "one")
 	for range 2 {
 		if err := a.depot.SaveVolume(ctx, "v"); err != nil {
 			t.Fatal(err)
@@ -546,23 +549,23 @@ func TestFreeVolume(t *testing.T) {
 	}
 	at := place("b")
 	for range 2 {
-		if err := b.depot.Fetch(ctx, at); err != nil || b.disks.text(t, "v") != "one" {
-			t.Fatalf("it comes as %q: %v", b.disks.text(t, "v"), err)
+		if err := b.depot.Fetch(ctx, at); err != nil || b.disks.text(t) != "one" {
+			t.Fatalf("it comes as %q: %v", b.disks.text(t), err)
 		}
 	}
-	b.disks.write(t, "v", "two")
-	if err := b.depot.Fetch(ctx, at); err != nil || b.disks.text(t, "v") != "two" {
-		t.Fatalf("what is here is replaced by %q: %v", b.disks.text(t, "v"), err)
+	b.disks.write(t, "two")
+	if err := b.depot.Fetch(ctx, at); err != nil || b.disks.text(t) != "two" {
+		t.Fatalf("what is here is replaced by %q: %v", b.disks.text(t), err)
 	}
 	if err := b.depot.SaveVolume(ctx, "v"); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.depot.Fetch(ctx, place("a")); err != nil || a.disks.text(t, "v") != "two" {
-		t.Errorf("it comes back as %q: %v", a.disks.text(t, "v"), err)
+	if err := a.depot.Fetch(ctx, place("a")); err != nil || a.disks.text(t) != "two" {
+		t.Errorf("it comes back as %q: %v", a.disks.text(t), err)
 	}
 	// Placed elsewhere, and never fetched there: the bucket has it as it is.
-	at = place("b")
-	if err := b.depot.SaveVolume(ctx, "v"); err != nil || b.disks.text(t, "v") != "two" {
+	place("b")
+	if err := b.depot.SaveVolume(ctx, "v"); err != nil || b.disks.text(t) != "two" {
 		t.Errorf("a volume that did not come yet: %v", err)
 	}
 	y.rights.move(volumeOf("new"), "a")
@@ -618,8 +621,8 @@ func TestLateCopy(t *testing.T) {
 		y.rights.move(name, "a")
 	}
 	a.memory["s"], a.wants = "one", []string{"v"}
-	a.disks.write(t, "v", "old")
-	a.disks.give("v", "s")
+	a.disks.write(t, "old")
+	a.disks.give("s")
 	slow := make(chan struct{})
 	a.slow = slow
 	copied := make(chan error, 1)
@@ -629,8 +632,8 @@ func TestLateCopy(t *testing.T) {
 			t.Fatal("no copy is made")
 		}
 	}
-	a.disks.give("v", "") // the sandbox was deleted, and another one wrote
-	a.disks.write(t, "v", "new")
+	a.disks.give("") // the sandbox was deleted, and another one wrote
+	a.disks.write(t, "new")
 	if err := a.depot.SaveVolume(ctx, "v"); err != nil {
 		t.Fatal(err)
 	}
@@ -639,7 +642,7 @@ func TestLateCopy(t *testing.T) {
 		t.Errorf("the copy that was late: %v", err)
 	}
 	y.rights.move(volumeOf("v"), "b")
-	if err := b.depot.Fetch(ctx, []fleet.Volume{{ID: "v", Epoch: 3}}); err != nil || b.disks.text(t, "v") != "new" {
-		t.Errorf("the volume goes on as %q: %v", b.disks.text(t, "v"), err)
+	if err := b.depot.Fetch(ctx, []fleet.Volume{{ID: "v", Epoch: 3}}); err != nil || b.disks.text(t) != "new" {
+		t.Errorf("the volume goes on as %q: %v", b.disks.text(t), err)
 	}
 }

@@ -42,8 +42,9 @@ func (y *yard) content(node, disk string) (text string, there bool) {
 	return d.Content, there
 }
 
-func (y *yard) write(node, disk, text string) {
-	n := y.nodes[node]
+// write changes a volume on n1.
+func (y *yard) write(disk, text string) {
+	n := y.nodes["n1"]
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
 	d := n.Disks[disk]
@@ -59,10 +60,10 @@ func TestVolumesOfLostNode(t *testing.T) {
 		t := y.t
 		machine, disk := y.withVolume("a")
 		_, fresh := y.withVolume("fresh")
-		y.write("n1", fresh, "never copied")
-		y.write("n1", disk, "copied")
+		y.write(fresh, "never copied")
+		y.write(disk, "copied")
 		y.nodes["n1"].Shelve(machine)
-		y.write("n1", disk, "lost")
+		y.write(disk, "lost")
 		y.kill("n1")
 		planetest.After(over)
 		if text, _ := y.content("n2", disk); text != "copied" || y.crew.Of(crew.Volume, disk) != "n2" {
@@ -94,7 +95,7 @@ func TestMoveWithVolume(t *testing.T) {
 	inYard(t, func(y *yard) {
 		t := y.t
 		machine, disk := y.withVolume("a")
-		y.write("n1", disk, "one")
+		y.write(disk, "one")
 		epoch := y.crew.Epoch(crew.Volume, disk)
 		for _, to := range []string{"n2", "n1"} {
 			y.want(200, "POST", "/sandboxes/a/move", `{"node":"`+to+`"}`)
@@ -129,7 +130,7 @@ func TestFreeVolumesAreSaved(t *testing.T) {
 	inYard(t, func(y *yard) {
 		t := y.t
 		_, disk := y.withVolume("a")
-		y.write("n1", disk, "one")
+		y.write(disk, "one")
 		y.nodes["n1"].Set("save", doze.Errorf(doze.Unavailable, "the bucket does not answer"))
 		y.want(200, "DELETE", "/sandboxes/a", "")
 		planetest.After(2 * time.Minute)

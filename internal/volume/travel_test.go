@@ -12,9 +12,10 @@ import (
 	"github.com/dozehq/doze/internal/volume"
 )
 
-// carry receives in a pool what another one lends.
-func carry(t *testing.T, from, to *volume.Pool, id string, epoch uint64) error {
+// carry receives the volume v in a pool that another one lends.
+func carry(t *testing.T, from, to *volume.Pool, epoch uint64) error {
 	t.Helper()
+	const id = "v"
 	return from.Lend(t.Context(), id, func(_ context.Context, file string) error {
 		source, err := os.Open(file)
 		if err != nil {
@@ -51,11 +52,11 @@ func TestTravel(t *testing.T) {
 	must(t, a.Make(ctx, "v", 32, ""))
 	at := attach(t, a, "v", "first", false)
 	must(t, os.WriteFile(filepath.Join(at, "kept"), []byte("one"), 0o600))
-	if err := carry(t, a, b, "v", 3); kind(err) != doze.Unavailable {
+	if err := carry(t, a, b, 3); kind(err) != doze.Unavailable {
 		t.Errorf("a volume that somebody has goes: %v", err)
 	}
 	must(t, a.Detach("first"))
-	must(t, carry(t, a, b, "v", 3))
+	must(t, carry(t, a, b, 3))
 	if epochOf(t, a, "v") != volume.FirstEpoch || epochOf(t, b, "v") != 3 {
 		t.Errorf("they have it in the epochs %d and %d", epochOf(t, a, "v"), epochOf(t, b, "v"))
 	}
@@ -64,11 +65,11 @@ func TestTravel(t *testing.T) {
 		t.Errorf("on the other host it has %q: %v", raw, err)
 	}
 	must(t, os.WriteFile(filepath.Join(at, "kept"), []byte("two"), 0o600))
-	if err := carry(t, a, b, "v", 4); kind(err) != doze.Unavailable || epochOf(t, b, "v") != 3 {
+	if err := carry(t, a, b, 4); kind(err) != doze.Unavailable || epochOf(t, b, "v") != 3 {
 		t.Errorf("what comes replaces what somebody has: %v", err)
 	}
 	must(t, b.Detach("second"))
-	must(t, carry(t, b, a, "v", 4))
+	must(t, carry(t, b, a, 4))
 	must(t, a.Evict("v", 4)) // it has that epoch
 	must(t, b.Evict("v", 4))
 	must(t, b.Evict("v", 4))
