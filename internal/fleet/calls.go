@@ -36,6 +36,7 @@ type arguments struct {
 	Renewal Renewal           `json:",omitzero"`
 	Reports []Report          `json:",omitempty"`
 	Bytes   map[string]uint64 `json:",omitempty"` // by workspace
+	Request []byte            `json:",omitempty"` // for a certificate
 }
 
 // nothing is the answer of a call that returns an error alone.

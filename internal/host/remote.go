@@ -22,6 +22,7 @@ import (
 	"github.com/dozehq/doze/internal/lease"
 	"github.com/dozehq/doze/internal/machine/fence"
 	"github.com/dozehq/doze/internal/machine/hostproc"
+	"github.com/dozehq/doze/internal/metric"
 	"github.com/dozehq/doze/internal/node"
 )
 
@@ -221,15 +222,21 @@ func (r *Remote) Services(h *Host, n fleet.NodeInfo) []daemon.Service {
 	}
 }
 
-// Handler serves the other two roles: control all of it, an edge tunnels alone.
-func (h *Host) Handler(drops func() map[string]uint64) http.Handler {
+// Certify gets the next certificate of the node from control, as [mtls.Signer] says.
+func (r *Remote) Certify(ctx context.Context, request []byte) ([]byte, error) {
+	return r.control.Certify(ctx, r.id, request)
+}
+
+// Handler serves the other two roles: control all of it, an edge tunnels alone. More adds what
+// others know to the metrics.
+func (h *Host) Handler(more func(*metric.Now)) http.Handler {
 	all, tunnels := http.NewServeMux(), http.NewServeMux()
 	server := fleet.NewServer(h.Node(), gated{h.node, h.o.Gate})
 	server.Register(all)
 	server.RegisterTunnels(tunnels)
 	fleet.RegisterMetrics(all, func(ctx context.Context) ([]byte, error) {
 		now := h.Now(ctx)
-		now.Drops = drops()
+		more(&now)
 		return h.o.Metrics.Text(now)
 	})
 	return mtls.ByRole(map[mtls.Role]http.Handler{mtls.Control: all, mtls.Edge: tunnels})
