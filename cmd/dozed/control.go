@@ -55,6 +55,6 @@ func serveControl(ctx context.Context, args []string) (err error) {
 		daemon.Service{Name: "control", Run: p.Run}, daemon.Service{Name: "leases", Run: remote.Run},
 		daemon.Service{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.ClockStepped) }},
 		daemon.Service{Name: "history", Run: func(ctx context.Context) error { return p.History.Run(ctx, remote.Recorded(page.Families)) }},
-		r.certificate(nil), serveFleet(r.identity.ServeStrangers, l, remote.Handler(page), remote.End),
+		daemon.Service{Name: "certificate", Run: r.identity.Renewing(nil)}, serveFleet(r.identity.ServeStrangers, l, remote.Handler(page), remote.End),
 	)
 }

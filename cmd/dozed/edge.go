@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -52,9 +51,7 @@ func serveEdge(ctx context.Context, args []string) (err error) {
 		Control: s.Controls()[0], Controls: controls, Nodes: r.identity.Nodes().To,
 		Edge: rand.Text(), Quotas: m.quotas,
 		Metrics: func(others []byte) ([]byte, error) {
-			now := metric.Now{Front: f.Metrics()}
-			maps.Copy(now.Front.Certificates, r.identity.Ends(""))
-			own, err := m.metrics.Text(now)
+			own, err := m.metrics.Text(metric.Now{Front: f.Metrics().With(r.identity.Ends(""))})
 			if err != nil {
 				return nil, err
 			}
@@ -92,7 +89,7 @@ func serveEdge(ctx context.Context, args []string) (err error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	return daemon.Run(ctx, slices.Concat(
-		[]daemon.Service{{Name: "desk", Run: know.Desk.Run}, r.certificate(nil)}, f.Servers(),
+		[]daemon.Service{{Name: "desk", Run: know.Desk.Run}, {Name: "certificate", Run: r.identity.Renewing(nil)}}, f.Servers(),
 		[]daemon.Service{{Name: "edge", Run: e.Run}}, // ends open requests, before the servers wait for them
 		f.Listeners(ctx, replaced, end))...)
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/dozehq/doze/internal/fleet/mtls"
 	"github.com/dozehq/doze/internal/host"
 	"github.com/dozehq/doze/internal/instance"
-	"github.com/dozehq/doze/internal/metric"
 	"github.com/dozehq/doze/internal/settings"
 	"github.com/dozehq/doze/internal/trace"
 )
@@ -64,8 +63,6 @@ func serveNode(ctx context.Context, args []string) (err error) {
 	info.ID, info.Incarnation, info.URL, info.Version = id, rand.Text(), s.Node, version
 	fmt.Println("The node", id, "is ready at", s.Node)
 	services := append([]daemon.Service{{Name: "traces", Run: r.meters.traces.Run}}, h.Services()...)
-	services = append(services, serveFleet(r.identity.Serve, l, h.Handler(func(now *metric.Now) {
-		now.Drops, now.Front.Certificates = r.meters.traces.Drops(), r.identity.Ends(id)
-	})), r.certificate(control.Certify))
+	services = append(services, serveFleet(r.identity.Serve, l, h.Handler(r.meters.traces.Drops, r.identity.Ends)), daemon.Service{Name: "certificate", Run: r.identity.Renewing(control.Certify)})
 	return daemon.Run(ctx, append(services, control.Services(h, info)...)...)
 }

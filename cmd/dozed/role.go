@@ -48,11 +48,6 @@ func listenFleet(ctx context.Context, address, flag string) (net.Listener, error
 }
 
 // serveFleet serves the other roles with serve, which is a method of an identity.
-// certificate takes up new certificates of the role. Nodes get them from control with sign.
-func (r role) certificate(sign mtls.Signer) daemon.Service {
-	return daemon.Service{Name: "certificate", Run: func(ctx context.Context) error { return r.identity.Run(ctx, sign) }}
-}
-
 func serveFleet(serve func(context.Context, net.Listener, http.Handler, ...func()) error, l net.Listener, h http.Handler, ending ...func()) daemon.Service {
 	return daemon.Service{Name: "fleet", Run: func(ctx context.Context) error { return serve(ctx, l, h, ending...) }}
 }

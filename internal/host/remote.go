@@ -22,7 +22,6 @@ import (
 	"github.com/dozehq/doze/internal/lease"
 	"github.com/dozehq/doze/internal/machine/fence"
 	"github.com/dozehq/doze/internal/machine/hostproc"
-	"github.com/dozehq/doze/internal/metric"
 	"github.com/dozehq/doze/internal/node"
 )
 
@@ -227,16 +226,16 @@ func (r *Remote) Certify(ctx context.Context, request []byte) ([]byte, error) {
 	return r.control.Certify(ctx, r.id, request)
 }
 
-// Handler serves the other two roles: control all of it, an edge tunnels alone. More adds what
-// others know to the metrics.
-func (h *Host) Handler(more func(*metric.Now)) http.Handler {
+// Handler serves the other two roles: control all of it, an edge tunnels alone. The metrics
+// have traces that were dropped, and when certificates of the node with an id end.
+func (h *Host) Handler(drops func() map[string]uint64, ends func(id string) map[string]time.Time) http.Handler {
 	all, tunnels := http.NewServeMux(), http.NewServeMux()
 	server := fleet.NewServer(h.Node(), gated{h.node, h.o.Gate})
 	server.Register(all)
 	server.RegisterTunnels(tunnels)
 	fleet.RegisterMetrics(all, func(ctx context.Context) ([]byte, error) {
 		now := h.Now(ctx)
-		more(&now)
+		now.Drops, now.Front = drops(), now.Front.With(ends(h.o.ID))
 		return h.o.Metrics.Text(now)
 	})
 	return mtls.ByRole(map[mtls.Role]http.Handler{mtls.Control: all, mtls.Edge: tunnels})

@@ -4,6 +4,7 @@
 package metric
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -240,6 +241,14 @@ type Front struct {
 	Requests map[string]uint64 // that were refused, or ended before their time
 	// Certificates are the earliest ends of certificates, by their source.
 	Certificates map[string]time.Time
+}
+
+// With adds ends of certificates to those that f has.
+func (f Front) With(ends map[string]time.Time) Front {
+	all := maps.Clone(ends)
+	maps.Copy(all, f.Certificates)
+	f.Certificates = all
+	return f
 }
 
 // ends shows the earliest ends of certificates. Without a certificate there is none.

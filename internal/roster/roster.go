@@ -59,8 +59,8 @@ type Config struct {
 	Quotas  *quota.Book
 	// Dial returns the client of a node that joins.
 	Dial func(fleet.NodeInfo) fleet.Node
-	// Check is an error unless the node that joins answers at its address, and no other one. nil:
-	// whoever answers is the node.
+	// Check is an error unless the node that joins answers at its address, and no other one.
+	// nil: any address is believed.
 	Check func(ctx context.Context, id, url string) error
 	// Met hears of a node before it is told anything: calls have to reach it.
 	Met func(fleet.NodeInfo)

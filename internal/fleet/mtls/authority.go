@@ -54,8 +54,8 @@ func fingerprint(c *x509.Certificate) string {
 // nodeForm is the form of the id of a node, which is a label of a name in its certificate.
 var nodeForm = regexp.MustCompile(`^[a-z0-9]{8,40}$`)
 
-// SignNode returns the certificate of the node with an id, in PEM, which is good for a time.
-// request is a PKCS #10 request, of which the key alone counts. SignNode is Invalid if
+// SignNode returns the certificate of the node with an id, in PEM. It is good for a time. Of
+// request, which is a PKCS #10 request, the key alone counts. SignNode is Invalid if
 // the node does not have the key, or if the id has another form than instance.NodeID makes.
 func (a *Authority) SignNode(request []byte, id string, life time.Duration) ([]byte, error) {
 	if !nodeForm.MatchString(id) {
@@ -88,9 +88,9 @@ func requested(request []byte) (*ecdsa.PublicKey, error) {
 	return public, nil
 }
 
-// Had reports whether a request for a certificate is of the node with an id: it has the key of
-// a certificate that this authority signed for that node, and that may have ended. cert is in
-// DER.
+// Had reports whether a request for a certificate comes from the node with an id. Its key is
+// that of a certificate that this authority signed for the node. cert is in DER, and may have
+// ended.
 func (a *Authority) Had(cert, request []byte, id string) bool {
 	c, err := x509.ParseCertificate(cert)
 	if err != nil {

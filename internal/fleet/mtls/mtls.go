@@ -191,7 +191,7 @@ func write(cert, secret string, template, parent *x509.Certificate, key, by *ecd
 }
 
 // An Identity is the certificate of a role, and the authority that it trusts. It is safe for
-// concurrent use. [Identity.Run] has it take up new certificates.
+// concurrent use. [Identity.Renewing] has it take up new ones.
 type Identity struct {
 	role Role
 	dir  string

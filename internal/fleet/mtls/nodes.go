@@ -38,8 +38,8 @@ func (n *Nodes) To(id string) http.RoundTripper {
 	return t
 }
 
-// Check is an error unless the node with an id answers at a base URL: Forbidden if it is
-// another one, Unavailable if nobody is there.
+// Check is an error unless the node with an id answers at a base URL. Another node there is
+// Forbidden, and nobody is Unavailable.
 func (n *Nodes) Check(ctx context.Context, id, base string) error {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "https" || u.Port() == "" {

@@ -14,11 +14,11 @@ import (
 const (
 	// renewAt is the part of a life, from its end, in which a node asks for another certificate.
 	renewAt = 3
-	// steps is how often a certificate is looked at in its life at least, and how often a
-	// renewal that does not work is tried again.
+	// steps is how often a certificate is looked at in its life at least. A renewal that does
+	// not work is tried again as often.
 	steps = 30
-	// lookMost is how long a new file of a certificate is overlooked at most, and retryMost
-	// the longest pause after a renewal that did not work.
+	// A new file of a certificate is overlooked for lookMost at most. A renewal that did not
+	// work is tried again after retryMost at most.
 	lookMost, retryMost = time.Minute, time.Hour
 	// complainEvery is how often the log says that a certificate ends.
 	complainEvery = 24 * time.Hour
@@ -27,11 +27,15 @@ const (
 // A Signer returns the next certificate of a node, in PEM, for a request in DER (PKCS #10).
 type Signer func(ctx context.Context, request []byte) ([]byte, error)
 
-// Run has new connections use the certificate that is in the files of the role, until ctx ends.
-// Open ones stay as they are. A node whose certificate has its id asks sign for the next one
-// when a third of its life is left. sign is nil for other roles. The log says when a
+// Renewing is a service. It has new connections use the certificate that is in the files of the
+// role. Open ones stay as they are. A node whose certificate has its id asks sign for the next
+// one when a third of its life is left. Other roles have no sign. The log says when a
 // certificate ends and nobody renews it.
-func (i *Identity) Run(ctx context.Context, sign Signer) error {
+func (i *Identity) Renewing(sign Signer) func(ctx context.Context) error {
+	return func(ctx context.Context) error { return i.run(ctx, sign) }
+}
+
+func (i *Identity) run(ctx context.Context, sign Signer) error {
 	var tried, complained time.Time
 	for {
 		i.reload(ctx)
@@ -132,8 +136,8 @@ func (i *Identity) complain(ctx context.Context, leaf *x509.Certificate) {
 	}
 }
 
-// Ends are when certificates end, by names for metrics: that of the role, and at control that of
-// the authority. id is that of a node, and empty for other roles.
+// Ends are when certificates end, by names for metrics. They are that of the role, and at
+// control that of the authority. id is that of a node. Other roles have none.
 func (i *Identity) Ends(id string) map[string]time.Time {
 	name := string(i.role)
 	if id != "" {

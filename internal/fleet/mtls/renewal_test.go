@@ -62,7 +62,7 @@ func run(t *testing.T, i *mtls.Identity, sign mtls.Signer) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = i.Run(ctx, sign) })
+	running.Go(func() { _ = i.Renewing(sign)(ctx) })
 	return func() { cancel(); running.Wait() }
 }
 
@@ -188,9 +188,9 @@ func TestRolesTakeUpFiles(t *testing.T) {
 	})
 }
 
-// TestRenewalKeepsConnections: who is connected stays so, and who connects after a renewal
+// TestRenewalCutsNothing: who is connected stays so, and who connects after a renewal
 // meets the next certificate, on both sides.
-func TestRenewalKeepsConnections(t *testing.T) {
+func TestRenewalCutsNothing(t *testing.T) {
 	t.Parallel()
 	const id = "abcdefgh"
 	dir := made(t)
