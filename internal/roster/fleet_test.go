@@ -477,6 +477,52 @@ func TestNodesSpeakOfTheirOwn(t *testing.T) {
 	}, "n1", "n2")
 }
 
+// TestRemoveHome: the first node can go as any other one, with what was made before places
+// were recorded. Another node is the home after it.
+func TestRemoveHome(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		machines := y.make("n1", "a")
+		if err := y.p.Store.RemovePlace(t.Context(), "machine", machines["a"]); err != nil {
+			t.Fatal(err)
+		}
+		y.close()
+		y.open()
+		for _, id := range []string{"n1", "n2"} {
+			y.join(id)
+		}
+		planetest.After(ttl)
+		y.nodes["n1"].Shelve(machines["a"])
+		y.want(200, "POST", "/platform/nodes/n2/cordon", "")
+		y.kill("n1")
+		planetest.After(over)
+		if got := y.want(409, "DELETE", "/platform/nodes/n1", ""); !strings.Contains(got, machines["a"]) {
+			t.Errorf("a home that has a machine: %s", got)
+		}
+		y.want(200, "POST", "/platform/nodes/n2/uncordon", "")
+		planetest.After(over)
+		if diff := cmp.Diff(map[string]string{"a": "n2"}, y.at(machines)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		y.want(204, "DELETE", "/platform/nodes/n1", "")
+		if home, err := y.p.Store.Setting(t.Context(), roster.HomeSetting); home != "n2" || err != nil {
+			t.Errorf("the home is %q: %v", home, err)
+		}
+		y.close()
+		y.open()
+		y.join("n2")
+		planetest.After(ttl)
+		if got := y.want(200, "GET", "/platform/nodes", ""); strings.Contains(got, `"n1"`) {
+			t.Errorf("the nodes are %s", got)
+		}
+		y.want(200, "GET", "/sandboxes/a", "")
+		y.kill("n2")
+		planetest.After(over)
+		y.want(409, "DELETE", "/platform/nodes/n2", "") // nobody else could be the home
+	}, "n1", "n2")
+}
+
 // TestRemove: a node that is stopped and has nothing can be forgotten.
 func TestRemove(t *testing.T) {
 	t.Parallel()
@@ -500,7 +546,7 @@ func TestRemove(t *testing.T) {
 			t.Errorf("a node that has nothing stays: %d %s", w.Code, w.Body)
 		}
 		y.want(404, "DELETE", "/platform/nodes/n2", "")
-		y.want(409, "DELETE", "/platform/nodes/n1", "") // it is the first
+		y.want(409, "DELETE", "/platform/nodes/n1", "") // it runs, and is the first
 		if got := y.want(200, "GET", "/platform/nodes", ""); strings.Contains(got, `"n2"`) || !strings.Contains(got, `"n1"`) {
 			t.Errorf("the nodes are %s", got)
 		}

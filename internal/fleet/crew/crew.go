@@ -106,7 +106,8 @@ func Open(ctx context.Context, l Ledger, home string, atlas *fleet.Atlas) (*Crew
 	return c, nil
 }
 
-// SetHome says which node has all things without a place: the first one that joined.
+// SetHome says which node has all things without a place: the first one that joined, or
+// another one when no such things are left.
 func (c *Crew) SetHome(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
