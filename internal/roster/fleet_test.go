@@ -483,7 +483,7 @@ func TestRemoveHome(t *testing.T) {
 	t.Parallel()
 	inYard(t, func(y *yard) {
 		t := y.t
-		machines := y.make("n1", "a")
+		machines := y.make("n1", "a", "b")
 		if err := y.p.Store.RemovePlace(t.Context(), "machine", machines["a"]); err != nil {
 			t.Fatal(err)
 		}
@@ -493,16 +493,29 @@ func TestRemoveHome(t *testing.T) {
 			y.join(id)
 		}
 		planetest.After(ttl)
-		y.nodes["n1"].Shelve(machines["a"])
+		for _, name := range []string{"a", "b"} {
+			y.nodes["n1"].Shelve(machines[name])
+		}
 		y.want(200, "POST", "/platform/nodes/n2/cordon", "")
 		y.kill("n1")
 		planetest.After(over)
-		if got := y.want(409, "DELETE", "/platform/nodes/n1", ""); !strings.Contains(got, machines["a"]) {
-			t.Errorf("a home that has a machine: %s", got)
+		refused := func(machine, what string) {
+			t.Helper()
+			if got := y.want(409, "DELETE", "/platform/nodes/n1", ""); !strings.Contains(got, machine) {
+				t.Errorf("a home that has a machine %s: %s", what, got)
+			}
+			if home, err := y.p.Store.Setting(t.Context(), roster.HomeSetting); home != "n1" || err != nil {
+				t.Errorf("the home is %q: %v", home, err)
+			}
 		}
+		refused(machines["b"], "on record")
+		if err := y.p.Store.RemovePlace(t.Context(), "machine", machines["b"]); err != nil {
+			t.Fatal(err)
+		}
+		refused("machine", "without a place")
 		y.want(200, "POST", "/platform/nodes/n2/uncordon", "")
 		planetest.After(over)
-		if diff := cmp.Diff(map[string]string{"a": "n2"}, y.at(machines)); diff != "" {
+		if diff := cmp.Diff(map[string]string{"a": "n2", "b": "n2"}, y.at(machines)); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 		y.want(204, "DELETE", "/platform/nodes/n1", "")

@@ -27,7 +27,7 @@ import (
 const (
 	// HomeSetting is the record of the node that has everything without a place. It is the first
 	// one that joined, until that is removed.
-	HomeSetting = "node"
+	HomeSetting = store.HomeNode
 	// joinWait is how long after a start calls wait for the nodes on record to join. They do
 	// so within a second.
 	joinWait = 10 * time.Second

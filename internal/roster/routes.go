@@ -167,6 +167,9 @@ func (s *Server) remove(ctx context.Context, q *http.Request) (none httpx.Empty,
 func (r *Roster) moveHome(ctx context.Context, from string) error {
 	r.joining.Lock()
 	defer r.joining.Unlock()
+	if err := r.Store.CheckEmpty(ctx, from); err != nil { // edges would look for it at the next home
+		return err
+	}
 	if err := r.Store.CheckPlaced(ctx); err != nil {
 		return err
 	}

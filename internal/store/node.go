@@ -32,6 +32,9 @@ type NodeBody struct {
 	Memory  doze.Megabytes `json:"memory"`
 }
 
+// HomeNode is the setting with the id of the node that has what has no place on record.
+const HomeNode = "node"
+
 const errNoNode = "there is no such node"
 
 // Nodes returns all nodes, by id.
@@ -116,15 +119,23 @@ func (s *Store) CheckPlaced(ctx context.Context) error {
 	return nil
 }
 
-// RemoveNode forgets a node that has nothing, or is NotFound. One that has something is a
-// Conflict. Builders do not count: they are caches.
-func (s *Store) RemoveNode(ctx context.Context, id string) error {
+// CheckEmpty is a Conflict if something is on a node. Builders do not count: they are caches.
+func (s *Store) CheckEmpty(ctx context.Context, id string) error {
 	held, err := collect(ctx, s.write, scanPlace, `SELECT kind, id, node, epoch FROM places WHERE node = $1 AND kind <> 'builder' LIMIT 1`, id)
 	if err != nil {
 		return wrap(err, "look what a node has")
 	}
 	if len(held) > 0 {
 		return errHeld(held[0].Kind, held[0].ID)
+	}
+	return nil
+}
+
+// RemoveNode forgets a node that has nothing, or is NotFound. One that has something is a
+// Conflict, as with [Store.CheckEmpty].
+func (s *Store) RemoveNode(ctx context.Context, id string) error {
+	if err := s.CheckEmpty(ctx, id); err != nil {
+		return err
 	}
 	return gone(s.write.ExecContext(ctx, `DELETE FROM nodes WHERE id = $1`, id))(errNoNode)
 }

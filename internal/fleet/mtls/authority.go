@@ -201,11 +201,12 @@ func Joined(dir string) (bool, error) {
 	return err == nil && time.Now().Before(cert.Leaf.NotAfter), err
 }
 
-// Earlier returns the certificate of a node in a directory that has ended, in DER, and its key.
-// They prove that the node has been here. Without one, both are nil.
+// Earlier returns the certificate of a node in a directory, in DER, and its key. They prove that
+// the node has been here, also when the certificate has ended. Without one, both are nil. So
+// are those of a certificate without an id, whose key others may have.
 func Earlier(dir string) ([]byte, *ecdsa.PrivateKey) {
 	cert, err := load(dir, Node)
-	if err != nil {
+	if err != nil || nodeID(cert.Leaf.DNSNames) == "" {
 		return nil, nil
 	}
 	key, ok := cert.PrivateKey.(*ecdsa.PrivateKey)

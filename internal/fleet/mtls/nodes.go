@@ -1,6 +1,7 @@
 package mtls
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"net"
@@ -42,15 +43,15 @@ func (n *Nodes) To(id string) http.RoundTripper {
 // Forbidden, and nobody is Unavailable.
 func (n *Nodes) Check(ctx context.Context, id, base string) error {
 	u, err := url.Parse(base)
-	if err != nil || u.Scheme != "https" || u.Port() == "" {
-		return doze.Errorf(doze.Invalid, "%.200q is no address of a node: it is https://<host>:<port>", base)
+	if err != nil || u.Scheme != "https" || u.Host == "" {
+		return doze.Errorf(doze.Invalid, "%.200q is no address of a node: it begins with https://", base)
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialWait)
 	defer cancel()
 	config := n.identity.Transport(Node).TLSClientConfig
 	config.NextProtos = []string{"h2"}
 	config.VerifyConnection = only(id)
-	c, err := (&tls.Dialer{Config: config, NetDialer: new(net.Dialer)}).DialContext(ctx, "tcp", u.Host)
+	c, err := (&tls.Dialer{Config: config, NetDialer: new(net.Dialer)}).DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")))
 	if err != nil {
 		if kind := doze.Public(err).Kind; kind == doze.Forbidden {
 			return err

@@ -43,7 +43,7 @@ func TestNodes(t *testing.T) {
 				t.Errorf("%s looks for the node %q: %v", role, tt.id, err)
 			}
 		}
-		for url, want := range map[string]doze.Kind{nobody: doze.Unavailable, "": doze.Invalid, "http://127.0.0.1:1": doze.Invalid, "https://127.0.0.1": doze.Invalid, "https://%zz:1": doze.Invalid} {
+		for url, want := range map[string]doze.Kind{nobody: doze.Unavailable, "": doze.Invalid, "http://127.0.0.1:1": doze.Invalid, "https://127.9.9.9": doze.Unavailable, "https://%zz:1": doze.Invalid} {
 			if err := nodes.Check(t.Context(), "goodgood", url); doze.Public(err).Kind != want {
 				t.Errorf("at %q: %v", url, err)
 			}

@@ -293,6 +293,9 @@ func TestEnded(t *testing.T) {
 		if is, err := mtls.Joined(at); is || err != nil {
 			t.Errorf("it counts as joined: %t, %v", is, err)
 		}
+		if _, key := mtls.Earlier(dir); key != nil {
+			t.Error("a key that others have is used again")
+		}
 		cert, key := mtls.Earlier(at)
 		if key == nil || !a.Had(cert, request(t, key), "abcdefgh") {
 			t.Error("it does not prove that the node has been here")
