@@ -145,7 +145,7 @@ func (s Settings) checkLogs(p *doze.Problems) {
 // lose some of that.
 const leaseLeast = 3 * time.Second
 
-// nodeCertificateLeast and nodeCertificateMost bound the life of a certificate of a node: it is
+// nodeCertificateLeast and nodeCertificateMost bound the life of a certificate of a node. It is
 // renewed a few times a minute at most, and ends before its authority.
 const nodeCertificateLeast, nodeCertificateMost = 10 * time.Second, 10 * 365 * 24 * time.Hour
 

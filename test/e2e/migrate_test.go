@@ -70,10 +70,11 @@ func TestMigrate(t *testing.T) {
 // of a fleet. Its sandboxes go on there, with their files and processes.
 func TestMigrateToRoles(t *testing.T) {
 	t.Parallel()
+	address := postgres.Database(t) // the platform is cleaned up first
 	p, c := start(t)
 	_, agent := create(t, c, named("one", 512))
 	sh(t, agent, "echo 42 >/root/answer; nohup sleep 1000000 >/dev/null 2>&1 & echo $! >/root/pid")
-	s, address := shell{t.TempDir()}, postgres.Database(t)
+	s := shell{t.TempDir()}
 	stop(t, p)
 	s.ok(t, "dozed", "migrate", "--data", p.Data, "--to", address, "--quiet")
 	if err := p.Split(t.Context()); err != nil {
