@@ -326,7 +326,7 @@ func TestJoinAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		dirs = append(dirs, keys)
-		end(t, g.dir, keys, id)
+		end(t, g.dir, keys)
 	}
 	elsewhere := filepath.Join(t.TempDir(), "fleet")
 	if _, err := mtls.Make(elsewhere); err != nil {
@@ -336,7 +336,7 @@ func TestJoinAgain(t *testing.T) {
 	if err := os.CopyFS(foreign, os.DirFS(dirs[0])); err != nil {
 		t.Fatal(err)
 	}
-	end(t, elsewhere, foreign, good)
+	end(t, elsewhere, foreign)
 	for what, keys := range map[string]string{
 		"another node": dirs[1], "a new machine": filepath.Join(t.TempDir(), "fleet"), "one with a certificate of another authority": foreign,
 	} {
@@ -360,7 +360,7 @@ func TestJoinAgain(t *testing.T) {
 
 // end has the certificate of a node be one that ended an hour ago, of the authority in a
 // directory.
-func end(t *testing.T, authority, keys, id string) {
+func end(t *testing.T, authority, keys string) {
 	t.Helper()
 	ca, err := tls.LoadX509KeyPair(filepath.Join(authority, "ca.crt"), filepath.Join(authority, "ca.key"))
 	if err != nil {

@@ -32,8 +32,13 @@ func TestNodes(t *testing.T) {
 			id, url string
 			may     bool
 		}{
-			{"goodgood", at, true}, {"hostile1", elsewhere, true}, {"goodgood", elsewhere, false}, {"hostile1", at, false},
-			{"goodgood", shared, true}, {"", at, true}, {"other", at, false},
+			{"goodgood", at, true},
+			{"hostile1", elsewhere, true},
+			{"goodgood", elsewhere, false},
+			{"hostile1", at, false},
+			{"goodgood", shared, true},
+			{"", at, true},
+			{"other", at, false},
 		} {
 			status, _, err := ask(t.Context(), nodes.To(tt.id), tt.url)
 			if (err == nil && status == http.StatusOK) != tt.may {

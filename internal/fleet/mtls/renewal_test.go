@@ -47,10 +47,10 @@ func joined(t *testing.T, dir, id string) (*mtls.Authority, string) {
 	return a, at
 }
 
-// leafOf returns the certificate in the files of a role, which belongs to the key there.
-func leafOf(t *testing.T, dir, role string) *x509.Certificate {
+// leafOf returns the certificate in the files of a node, which belongs to the key there.
+func leafOf(t *testing.T, dir string) *x509.Certificate {
 	t.Helper()
-	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, role+".crt"), filepath.Join(dir, role+".key"))
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "node.crt"), filepath.Join(dir, "node.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestRenewal(t *testing.T) {
 			t.Fatal(err)
 		}
 		a, at := joined(t, dir, id)
-		first := leafOf(t, at, "node")
+		first := leafOf(t, at)
 		asked, away := 0, false
 		stop := run(t, open(t, at, mtls.Node), func(_ context.Context, request []byte) ([]byte, error) {
 			if asked++; away {
@@ -91,7 +91,7 @@ func TestRenewal(t *testing.T) {
 			t.Errorf("after less than two thirds of a life, it asked %d times", asked)
 		}
 		time.Sleep(10 * time.Minute)
-		second := leafOf(t, at, "node")
+		second := leafOf(t, at)
 		if asked != 1 || second.NotAfter.Equal(first.NotAfter) || second.SerialNumber.Cmp(first.SerialNumber) == 0 {
 			t.Errorf("it asked %d times, and its certificate ends at %s", asked, second.NotAfter)
 		}
@@ -105,11 +105,11 @@ func TestRenewal(t *testing.T) {
 		}
 		away = false
 		time.Sleep(20 * time.Minute)
-		if is := leafOf(t, at, "node"); !is.NotAfter.After(second.NotAfter) {
+		if is := leafOf(t, at); !is.NotAfter.After(second.NotAfter) {
 			t.Errorf("when control is back, its certificate ends at %s", is.NotAfter)
 		}
 		time.Sleep(20 * nodeLife)
-		if left := time.Until(leafOf(t, at, "node").NotAfter); left < third-15*time.Minute {
+		if left := time.Until(leafOf(t, at).NotAfter); left < third-15*time.Minute {
 			t.Errorf("after many lives, its certificate is good for %s", left)
 		}
 		stop()
@@ -125,7 +125,7 @@ func TestRenewalOfAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 		a, at := joined(t, dir, "abcdefgh")
-		first := leafOf(t, at, "node")
+		first := leafOf(t, at)
 		asked := 0
 		stop := run(t, open(t, at, mtls.Node), func(_ context.Context, csr []byte) ([]byte, error) {
 			switch asked++; asked % 3 {
@@ -137,7 +137,7 @@ func TestRenewalOfAnother(t *testing.T) {
 			return []byte("nothing"), nil
 		})
 		time.Sleep(nodeLife - 10*time.Minute)
-		if is := leafOf(t, at, "node"); asked < 3 || !is.Equal(first) {
+		if is := leafOf(t, at); asked < 3 || !is.Equal(first) {
 			t.Errorf("after %d answers, the certificate is that of %v", asked, is.DNSNames)
 		}
 		stop()
@@ -224,7 +224,7 @@ func TestRenewalCutsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop := run(t, node, nil) // reads the files at once
-	next := leafOf(t, at, "node").SerialNumber
+	next := leafOf(t, at).SerialNumber
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		get(open(t, dir, mtls.Control).Transport(mtls.Node))
 		if serial.Cmp(next) == 0 {
@@ -265,7 +265,7 @@ func TestTornRenewal(t *testing.T) {
 		t.Fatal(err)
 	}
 	open(t, at, mtls.Node)
-	leafOf(t, at, "node")
+	leafOf(t, at)
 	// Neither key is that of the certificate.
 	if err := errors.Join(os.WriteFile(file, other, 0o600), os.WriteFile(file+".next", other, 0o600)); err != nil {
 		t.Fatal(err)
