@@ -95,17 +95,17 @@ func each(ctx context.Context, all []control.Lodger, do func(control.Lodger) err
 // bring begins a sandbox elsewhere whose node is lost, or completes that.
 func (r *Roster) bring(ctx context.Context, l control.Lodger) error {
 	return r.Control.InTurn(ctx, l, func(ctx context.Context, o fleet.Order, used time.Time) error {
-		from := r.Crew.Of(crew.Machine, o.UID)
+		from, put := r.Crew.Of(crew.Machine, o.UID), r.take
 		switch lost, pending, parting := r.unsettled(); {
 		case lost[from]:
-		case pending[o.UID]: // it has its place, at which nobody runs it
-			return r.settle(ctx, o, used, "", "", r.give)
+		case pending[o.UID]:
+			from, put = "", r.give // it has its place, at which nobody runs it
 		case parting[o.UID]:
 			return r.stay(ctx, o.UID)
 		default:
 			return nil // its node came back
 		}
-		err := r.settle(ctx, o, used, from, "", r.take)
+		err := r.settle(ctx, o, used, from, "", put)
 		switch {
 		case err == nil && r.Crew.Of(crew.Machine, o.UID) != from:
 			r.tally.resumed.Add(1)
@@ -132,6 +132,9 @@ func (r *Roster) give(ctx context.Context, machine, _, to string) (taken bool, e
 // again, and no other one is until it is lost.
 func (r *Roster) settle(ctx context.Context, o fleet.Order, used time.Time, from, to string, put putter) error {
 	w := placement.Want{Memory: o.Memory, Disk: o.Storage, Not: []string{from}, On: to}
+	for _, v := range o.Volumes {
+		w.Disk += v.Size
+	}
 	for at := r.Crew.Of(crew.Machine, o.UID); ; {
 		if at == from {
 			next, err := r.Crew.Choose(w)
@@ -150,7 +153,10 @@ func (r *Roster) settle(ctx context.Context, o fleet.Order, used time.Time, from
 		if r.purges(at, o.UID) {
 			return doze.Errorf(doze.Unavailable, "the node %s removes an older copy of the sandbox first", at)
 		}
-		_, err := r.Crew.Revive(ctx, o, used)
+		err := r.follow(ctx, &o)
+		if err == nil {
+			_, err = r.Crew.Revive(ctx, o, used)
+		}
 		if errors.Is(err, fleet.ErrFull) {
 			w.Not, from = append(w.Not, at), at
 			continue
@@ -206,6 +212,7 @@ func (r *Roster) Move(ctx context.Context, l control.Lodger, to string) error {
 		if err := r.leave(ctx, from, o.UID); err != nil {
 			slog.WarnContext(ctx, "a node still has a sandbox that moved", "node", from, "sandbox", o.UID, "err", err)
 		}
+		r.Crew.Left(ctx, &o, from)
 		if err != nil { // the bucket has it: it begins there later
 			r.lost.Ring()
 		}

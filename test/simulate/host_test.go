@@ -580,6 +580,9 @@ func (s *shelf) List(context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(s.all)), nil
 }
 
+// Has implements [roster.Copies].
+func (s *shelf) Has(_ context.Context, uid string) (bool, error) { return s.has(uid), nil }
+
 // Drop implements [roster.Copies].
 func (s *shelf) Drop(_ context.Context, uid string) error {
 	s.mu.Lock()
