@@ -34,6 +34,7 @@ type options struct {
 	faults    int // how many; a pair counts twice
 	sandboxes int
 	only      string // part of the names of faults; empty: all of them
+	times     int    // how often an upgrade restarts each process
 	// each has every kind happen once, in an order at random, before one happens twice.
 	each bool
 	say  func(string)

@@ -55,7 +55,7 @@ var harm = []struct {
 		return f.stopped(node, withMachines, long)
 	}},
 	{"cut a node from control", func(f *fleet, node string, dice *rand.Rand) fault {
-		return f.parted(node, "control", []string{controlHost}, dice)
+		return f.parted(node, "control", controlNames(), dice)
 	}},
 	{"cut a node from the bucket", func(f *fleet, node string, dice *rand.Rand) fault {
 		return f.parted(node, "the bucket", []string{bucketHost}, dice)
@@ -64,7 +64,7 @@ var harm = []struct {
 		return f.parted(node, "the edges", edgeNames(), dice)
 	}},
 	{"cut a node from all", func(f *fleet, node string, dice *rand.Rand) fault {
-		return f.parted(node, "all", slices.Concat([]string{controlHost, bucketHost}, edgeNames()), dice)
+		return f.parted(node, "all", slices.Concat(controlNames(), []string{bucketHost}, edgeNames()), dice)
 	}},
 	{"kill control, restart it at once", func(f *fleet, _ string, _ *rand.Rand) fault {
 		return f.deadRole(controlHost, 0)
