@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"time"
 
 	"github.com/dozehq/doze/internal/daemon"
 	"github.com/dozehq/doze/internal/edge"
@@ -25,6 +26,10 @@ func addressesOf(s settings.Settings) (edge.Addresses, error) {
 	}
 	return a.WithStreams(s.Secure()), err
 }
+
+// lingerTime is how long an edge that stops waits for the requests that are under way. Units
+// that stop it give it a minute.
+const lingerTime = 30 * time.Second
 
 // serveEdge is the edge role in a process of its own.
 func serveEdge(ctx context.Context, args []string) (err error) {
@@ -71,6 +76,7 @@ func serveEdge(ctx context.Context, args []string) (err error) {
 	})
 	know.OnLess(e.Recheck)
 	o := s.Front()
+	o.Linger = lingerTime
 	o.Listeners, o.Previews, o.Streams = in, e.Previews(), e
 	o.Handler = front.Mux{Edge: e, API: know.Desk.API(), Metrics: know.Desk.Metrics(), Version: version}
 	if o.Authority != nil {
