@@ -1,6 +1,7 @@
 package mtls
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"log/slog"
@@ -23,11 +24,9 @@ type failover struct {
 }
 
 // TransportTo is [Identity.Transport] to whichever peer of a role is active, of some base
-// URLs. Requests may name any of these.
+// URLs. Requests may name any of these. A request whose body is small is sent again to the next
+// process of a peer if the one before did not take it.
 func (i *Identity) TransportTo(peer Role, bases []string) (http.RoundTripper, error) {
-	if len(bases) == 1 {
-		return i.Transport(peer), nil
-	}
 	f := &failover{wait: restartTime}
 	for _, base := range bases {
 		u, err := url.Parse(base)
@@ -37,23 +36,41 @@ func (i *Identity) TransportTo(peer Role, bases []string) (http.RoundTripper, er
 		f.hosts = append(f.hosts, u.Host)
 	}
 	t := i.Transport(peer)
-	t.DialContext = (&net.Dialer{Timeout: failoverWait}).DialContext
+	if len(bases) > 1 {
+		t.DialContext = (&net.Dialer{Timeout: failoverWait}).DialContext
+	}
 	f.next = t
 	return f, nil
 }
 
-// failoverWait is how long a peer may take to accept a connection before another one is
-// tried.
-const failoverWait = 2 * time.Second
+const (
+	// failoverWait is how long a peer may take to accept a connection before another one is
+	// tried.
+	failoverWait = 2 * time.Second
+	// replayMax bounds the body that is kept for another try, in bytes. Calls of the API have
+	// such bodies, and uploads do not.
+	replayMax = 64 << 10
+)
 
-// RoundTrip implements [http.RoundTripper]. A request is tried again only if nothing of it was sent.
+// RoundTrip implements [http.RoundTripper]. A request is tried again if nothing of it was sent,
+// and once more if it only reads: its answer may have been lost with the peer.
 func (f *failover) RoundTrip(r *http.Request) (*http.Response, error) {
+	r, err := replayable(r)
+	if err != nil {
+		return nil, err
+	}
+	again := r.Method == http.MethodGet || r.Method == http.MethodHead
 	for began := time.Now(); ; {
 		at, host := f.peer()
 		out := r.Clone(r.Context())
 		out.URL.Host = host
 		var body *lent
-		if r.Body != nil && r.Body != http.NoBody {
+		switch {
+		case r.GetBody != nil:
+			if out.Body, err = r.GetBody(); err != nil {
+				return nil, err
+			}
+		case r.Body != nil && r.Body != http.NoBody:
 			body = &lent{ReadCloser: r.Body}
 			out.Body = body
 		}
@@ -62,7 +79,11 @@ func (f *failover) RoundTrip(r *http.Request) (*http.Response, error) {
 			return resp, nil
 		}
 		f.failed(at)
-		if !unsent(err) || r.Context().Err() != nil || time.Since(began) > f.wait {
+		retry := unsent(err)
+		if !retry && body == nil && again {
+			again, retry = false, true
+		}
+		if !retry || r.Context().Err() != nil || time.Since(began) > f.wait {
 			if body != nil {
 				_ = r.Body.Close()
 			}
@@ -76,6 +97,24 @@ func (f *failover) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
+}
+
+// replayable returns a request whose body can be sent again, if it is small. HTTP/2 needs that
+// where a peer that stops has not taken a request any more.
+func replayable(r *http.Request) (*http.Request, error) {
+	if r.GetBody != nil || r.Body == nil || r.Body == http.NoBody || r.ContentLength <= 0 || r.ContentLength > replayMax {
+		return r, nil
+	}
+	raw, err := io.ReadAll(io.LimitReader(r.Body, replayMax))
+	if err = errors.Join(err, r.Body.Close()); err != nil {
+		return nil, err
+	}
+	if int64(len(raw)) != r.ContentLength {
+		return nil, io.ErrUnexpectedEOF
+	}
+	out := *r // a transport may not change what it was given
+	out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(raw)), nil }
+	return &out, nil
 }
 
 // peer is the one to try.
