@@ -249,7 +249,7 @@ func (f *fleet) leave(name string, by syscall.Signal) error {
 // steps are those of a rolling upgrade, as the documentation tells them.
 func (f *fleet) steps() (all []step) {
 	for _, name := range controlNames() {
-		all = append(all, step{"restart " + name, func(ctx context.Context) error {
+		all = append(all, step{"restart the control " + name, func(ctx context.Context) error {
 			if err := errors.Join(f.leave(name, syscall.SIGTERM), f.begin(name)); err != nil {
 				return err
 			}
@@ -287,20 +287,37 @@ func (f *fleet) steps() (all []step) {
 		}})
 	}
 	for _, name := range edgeNames() {
-		all = append(all, step{"restart " + name, func(ctx context.Context) error {
+		all = append(all, step{"replace " + name, func(ctx context.Context) error {
 			if err := errors.Join(f.leave(name, syscall.SIGUSR2), f.begin(name)); err != nil {
 				return err
 			}
-			return until(ctx, readyTime, func() error {
-				c, err := new(net.Dialer).DialContext(ctx, "tcp", f.at(name, edgePort))
-				if err == nil {
-					err = c.Close()
-				}
+			return f.open(ctx, name)
+		}})
+	}
+	for _, name := range edgeNames() {
+		all = append(all, step{"stop and start " + name, func(ctx context.Context) error {
+			if err := f.leave(name, syscall.SIGTERM); err != nil {
 				return err
-			})
+			}
+			pause(ctx, 2*time.Second) // the other one has all callers
+			if err := f.begin(name); err != nil {
+				return err
+			}
+			return f.open(ctx, name)
 		}})
 	}
 	return all
+}
+
+// open waits until an edge lets callers in.
+func (f *fleet) open(ctx context.Context, name string) error {
+	return until(ctx, readyTime, func() error {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", f.at(name, edgePort))
+		if err == nil {
+			err = c.Close()
+		}
+		return err
+	})
 }
 
 // upgrade restarts each process of a fleet, one after the other, while sandboxes and the API
