@@ -23,15 +23,21 @@ const (
 	// pauseAfter, and are on disk diskAfter later.
 	visitEvery, pauseAfter, diskAfter, copyAfter = 300 * time.Millisecond, "1s", "1s", "1s"
 	// goodTime is how long a fleet works between two faults, at least: sandboxes sleep, and are copied.
-	goodTime = 6 * time.Second
+	goodTime = 4 * time.Second
+	// apartMost is how long after a fault another one of its round begins, at most.
+	apartMost = 2 * nodeLease
+	// atOnceMost is how many faults a round has, at most.
+	atOnceMost = 4
+	// everTime bounds an answer while a fault is none of the business of sandboxes.
+	everTime = 10 * time.Second
 	// ripeTime bounds the time until there are first copies.
-	ripeTime = time.Minute
+	ripeTime = 5 * time.Minute
 )
 
 // options say what a run does.
 type options struct {
 	seed      uint64
-	faults    int // how many; a pair counts twice
+	faults    int // how many
 	sandboxes int
 	only      string // part of the names of faults; empty: all of them
 	times     int    // how often an upgrade restarts each process
@@ -43,7 +49,8 @@ type options struct {
 // counts is what a run ends with.
 type counts struct {
 	seed                    uint64
-	faults, pairs           int
+	faults, rounds          int
+	asked                   int // requests during a fault that is none of the business of sandboxes
 	kinds                   map[string]int
 	rewinds                 int
 	writes, lost            uint64
@@ -55,9 +62,10 @@ type counts struct {
 
 func (c counts) String() string {
 	lines := []string{
-		fmt.Sprintf("seed %d: %d faults, %d pairs of them, in %s", c.seed, c.faults, c.pairs, c.overWith.Round(time.Second)),
+		fmt.Sprintf("seed %d: %d faults, some at a time in %d rounds, in %s", c.seed, c.faults, c.rounds, c.overWith.Round(time.Second)),
 		fmt.Sprintf("%d writes; %d returns to a checkpoint, which lost %d writes; %d sandboxes went to other nodes", c.writes, c.rewinds, c.lost, c.moved),
 		fmt.Sprintf("after a fault: all nodes ready after %s at most, each sandbox answers after %s at most", c.slowestSettle.Round(time.Millisecond), c.slowest.Round(time.Millisecond)),
+		fmt.Sprintf("%d requests while control, the records, the bucket or an edge failed alone; they had to be answered", c.asked),
 		fmt.Sprintf("%d wrong", len(c.wrong)),
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.kinds)) {
@@ -139,10 +147,7 @@ func (t *trial) visitors(ctx context.Context, tasks *sync.WaitGroup) {
 
 // choose returns the faults of one round.
 func (t *trial) choose() (chosen []fault) {
-	many := 1
-	if t.dice.IntN(3) == 0 {
-		many = 2
-	}
+	many := min(1+t.dice.IntN(atOnceMost), t.faults-t.counts.faults)
 	for range 100 { // two faults may not be on the same host
 		kind := harm[t.dice.IntN(len(harm))]
 		least := slices.Min(t.times())
@@ -150,7 +155,7 @@ func (t *trial) choose() (chosen []fault) {
 			continue
 		}
 		one := kind.make(t.f, nodeName(t.dice.IntN(nodes)), t.dice)
-		if len(chosen) > 0 && chosen[0].on == one.on {
+		if slices.ContainsFunc(chosen, func(o fault) bool { return o.on == one.on }) {
 			continue
 		}
 		chosen = append(chosen, one)
@@ -181,15 +186,19 @@ func (t *trial) round(ctx context.Context) error {
 	}
 	what := strings.Join(names, " + ")
 	pause(ctx, goodTime+time.Duration(t.dice.Int64N(int64(time.Second))))
-	t.say(fmt.Sprintf("%d: %s", t.counts.faults+1, what))
+	t.say(fmt.Sprintf("%d of %d, %d wrong: %s", t.counts.faults+len(chosen), t.faults, len(t.counts.wrong), what))
 	before := t.places()
-	if err := t.f.suffer(ctx, chosen, time.Duration(t.dice.Int64N(int64(2*nodeLease)))); err != nil {
+	heard := t.meanwhile(ctx, chosen)
+	err := t.f.suffer(ctx, chosen, time.Duration(t.dice.Int64N(int64(apartMost)))/time.Duration(len(chosen)))
+	for _, text := range heard() {
+		text = fmt.Sprintf("during %s: %s", what, text)
+		t.say("WRONG: " + text)
+		t.counts.wrong = append(t.counts.wrong, text)
+	}
+	if err != nil {
 		return err
 	}
-	t.counts.faults += len(chosen)
-	if len(chosen) > 1 {
-		t.counts.pairs++
-	}
+	t.counts.faults, t.counts.rounds = t.counts.faults+len(chosen), t.counts.rounds+1
 	over := time.Now()
 	if err := t.f.settle(ctx, readyTime); err != nil {
 		return fmt.Errorf("after %s: %w", what, err)
@@ -231,6 +240,48 @@ func (t *trial) round(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// meanwhile asks all sandboxes while a fault lasts that is none of their business, until heard is
+// called. That returns what is wrong.
+func (t *trial) meanwhile(ctx context.Context, chosen []fault) (heard func() []string) {
+	if len(chosen) > 1 || chosen[0].meanwhile == anything {
+		return func() []string { return nil }
+	}
+	ctx, stop := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	var mu sync.Mutex
+	var wrong []string
+	asked := 0
+	for _, w := range t.witnesses {
+		tasks.Go(func() {
+			for pause(ctx, visitEvery) {
+				bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), everTime)
+				began := time.Now()
+				visit := func() error {
+					_, err := t.f.visit(bounded, w, false)
+					return err
+				}
+				err := visit()
+				if err != nil && chosen[0].meanwhile == soon {
+					err = until(bounded, everTime, visit)
+				}
+				cancel()
+				mu.Lock()
+				asked++
+				if err != nil && len(wrong) < faultsMax {
+					wrong = append(wrong, fmt.Sprintf("%s did not answer at %s, for %s: %v", w.name, began.Format(clockForm), time.Since(began).Round(time.Millisecond), err))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	return func() []string {
+		stop()
+		tasks.Wait()
+		t.counts.asked += asked
+		return wrong
+	}
 }
 
 // examine waits until a sandbox answers, and returns what is wrong with it.

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -15,9 +19,20 @@ type fault struct {
 	name string // tells all of it
 	on   string // of which there must be no two at a time
 	last time.Duration
-	do   func(ctx context.Context) error
-	end  func(ctx context.Context) error
+	// meanwhile says what sandboxes do while it lasts, if nothing else fails.
+	meanwhile meanwhile
+	do        func(ctx context.Context) error
+	end       func(ctx context.Context) error
 }
+
+// meanwhile is what is asked of sandboxes during a fault.
+type meanwhile int
+
+const (
+	anything meanwhile = iota // they answer after it
+	soon                      // each answers, if callers try again
+	asEver                    // no request fails
+)
 
 // harm are the kinds of faults. Each makes one, on a node that was chosen at random.
 var harm = []struct {
@@ -54,6 +69,9 @@ var harm = []struct {
 	{"stop all processes of a node for 7 leases", func(f *fleet, node string, _ *rand.Rand) fault {
 		return f.stopped(node, withMachines, long)
 	}},
+	{"stop all processes of a node for up to 45 seconds", func(f *fleet, node string, dice *rand.Rand) fault {
+		return f.stopped(node, withMachines, long+time.Duration(dice.Int64N(int64(longest-long))).Round(time.Second))
+	}},
 	{"cut a node from control", func(f *fleet, node string, dice *rand.Rand) fault {
 		return f.parted(node, "control", controlNames(), dice)
 	}},
@@ -66,28 +84,55 @@ var harm = []struct {
 	{"cut a node from all", func(f *fleet, node string, dice *rand.Rand) fault {
 		return f.parted(node, "all", slices.Concat(controlNames(), []string{bucketHost}, edgeNames()), dice)
 	}},
-	{"kill control, restart it at once", func(f *fleet, _ string, _ *rand.Rand) fault {
-		return f.deadRole(controlHost, 0)
+	{"kill the active control, restart it at once", func(f *fleet, _ string, _ *rand.Rand) fault {
+		return f.deadRole(f.active(), 0).with(asEver)
 	}},
-	{"kill control, restart it later", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.deadRole(controlHost, leases(dice, 0.5))
+	{"kill the active control, restart it later", func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRole(f.active(), leases(dice, 0.5)).with(asEver)
 	}},
-	{"stop control for 2 leases", func(f *fleet, _ string, _ *rand.Rand) fault {
-		return f.stopped(controlHost, justDozed, 2*nodeLease)
+	{"kill the control that stands by, restart it later", func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRole(f.idle(), leases(dice, 0.5)).with(asEver)
+	}},
+	{"stop the active control for 2 leases", func(f *fleet, _ string, _ *rand.Rand) fault {
+		return f.stopped(f.active(), justDozed, 2*nodeLease)
+	}},
+	{"kill both controls, restart them later", func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadControls(leases(dice, 0.5))
+	}},
+	{"stop PostgreSQL, start it later", func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRecords("stop", syscall.SIGINT, leases(dice, 0.2)/2).with(asEver) // sandboxes stand still when control grants no leases
+	}},
+	{"kill PostgreSQL, start it later", func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRecords("kill", syscall.SIGQUIT, leases(dice, 0.2)/2).with(asEver)
+	}},
+	{"stop PostgreSQL for longer than control grants leases", func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRecords("stop", syscall.SIGINT, 4*nodeLease+leases(dice, 0))
 	}},
 	{"kill the bucket, restart it later", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.deadRole(bucketHost, leases(dice, 0.5))
+		return f.deadRole(bucketHost, leases(dice, 0.5)).with(asEver)
 	}},
 	{"stop the bucket", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.stopped(bucketHost, justDozed, leases(dice, 0.5))
+		return f.stopped(bucketHost, justDozed, leases(dice, 0.5)).with(asEver)
 	}},
-	{"the bucket is slow", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.slow(bucketHost, leases(dice, 1))
+	{"the bucket gets little time", func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.slow(bucketHost, leases(dice, 1)).with(asEver)
+	}},
+	{"the bucket answers 503", func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.gated("answers 503", gateRefuses, leases(dice, 0.5)).with(asEver)
+	}},
+	{"the bucket answers late", func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.gated("answers late", gateWaits, leases(dice, 1)).with(asEver)
+	}},
+	{"kill dozed of an edge, restart it at once", func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRole(edgeName(dice.IntN(edges)), 0).with(soon)
+	}},
+	{"kill an edge, restart it later", func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadEdge(edgeName(dice.IntN(edges)), leases(dice, 0.5)).with(soon)
 	}},
 }
 
 // short and long are for how long processes of a node are stopped.
-const short, long = nodeLease * 3 / 2, nodeLease * 7
+const short, long, longest = nodeLease * 3 / 2, nodeLease * 7, 45 * time.Second
 
 // leasesMost is the longest time of most faults, in leases.
 const leasesMost = 3
@@ -112,6 +157,68 @@ func (f *fleet) deadRole(name string, last time.Duration) fault {
 		name: fmt.Sprintf("kill the process of %s, and start it after %s", name, last), on: name, last: last,
 		do:  func(context.Context) error { return f.kill(name) },
 		end: func(context.Context) error { return f.begin(name) },
+	}
+}
+
+// with has sandboxes do something during a fault.
+func (o fault) with(m meanwhile) fault {
+	o.meanwhile = m
+	return o
+}
+
+// deadControls is a time without a control.
+func (f *fleet) deadControls(last time.Duration) fault {
+	return fault{
+		name: fmt.Sprintf("kill both controls, and start them after %s", last), on: controlHost, last: last,
+		do:  func(context.Context) error { return errors.Join(f.kill(controlHost), f.kill(standbyHost)) },
+		end: func(context.Context) error { return errors.Join(f.begin(standbyHost), f.begin(controlHost)) },
+	}
+}
+
+// deadRecords is a time without PostgreSQL.
+func (f *fleet) deadRecords(word string, by syscall.Signal, last time.Duration) fault {
+	last = last.Round(time.Millisecond)
+	return fault{
+		name: fmt.Sprintf("%s PostgreSQL, and start it after %s", word, last), on: recordsHost, last: last,
+		do:  func(context.Context) error { return f.leave(recordsHost, by) },
+		end: func(ctx context.Context) error { return errors.Join(f.begin(recordsHost), f.recorded(ctx)) },
+	}
+}
+
+// deadEdge is an edge that refuses callers for a time, as its host would.
+func (f *fleet) deadEdge(name string, last time.Duration) fault {
+	return fault{
+		name: fmt.Sprintf("kill all of %s, and start it after %s", name, last), on: name, last: last,
+		do: func(context.Context) error {
+			err := f.kill(name)
+			signalAll(f.holders(name), syscall.SIGKILL)
+			return err
+		},
+		end: func(context.Context) error { return f.begin(name) },
+	}
+}
+
+// holders are the processes that hold the addresses of an edge while it is away.
+func (f *fleet) holders(name string) (pids []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is well formed
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil || !bytes.Contains(raw, []byte("\x00--socket\x00"+filepath.Join(f.run, name)+"/")) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// gated is a bucket that is out of service, or slow.
+func (f *fleet) gated(what string, does int32, last time.Duration) fault {
+	return fault{
+		name: fmt.Sprintf("the bucket %s for %s", what, last), on: bucketHost, last: last,
+		do:  func(context.Context) error { f.gate.does.Store(does); return nil },
+		end: func(context.Context) error { f.gate.does.Store(gatePasses); return nil },
 	}
 }
 
