@@ -27,8 +27,8 @@ import (
 const (
 	// drainTime is what requests get to end in when dozed stops.
 	drainTime = 10 * time.Second
-	// leaveWait is how long answers say that they are the last ones of their connections, before
-	// connections are closed: busy ones have an answer in that time.
+	// leaveWait is how long answers are the last ones of their connections, before connections
+	// are closed. Busy ones have an answer in that time.
 	leaveWait = 2 * time.Second
 )
 

@@ -24,8 +24,6 @@ const (
 	visitEvery, pauseAfter, diskAfter, copyAfter = 300 * time.Millisecond, "1s", "1s", "1s"
 	// goodTime is how long a fleet works between two faults, at least: sandboxes sleep, and are copied.
 	goodTime = 4 * time.Second
-	// apartMost is how long after a fault another one of its round begins, at most.
-	apartMost = 2 * nodeLease
 	// atOnceMost is how many faults a round has, at most.
 	atOnceMost = 4
 	// everTime bounds an answer while a fault is none of the business of sandboxes.
@@ -189,7 +187,7 @@ func (t *trial) round(ctx context.Context) error {
 	t.say(fmt.Sprintf("%d of %d, %d wrong: %s", t.counts.faults+len(chosen), t.faults, len(t.counts.wrong), what))
 	before := t.places()
 	heard := t.meanwhile(ctx, chosen)
-	err := t.f.suffer(ctx, chosen, time.Duration(t.dice.Int64N(int64(apartMost)))/time.Duration(len(chosen)))
+	err := t.f.suffer(ctx, chosen, time.Duration(t.dice.Int64N(int64(2*nodeLease)))/time.Duration(len(chosen)))
 	for _, text := range heard() {
 		text = fmt.Sprintf("during %s: %s", what, text)
 		t.say("WRONG: " + text)

@@ -30,10 +30,8 @@ import (
 )
 
 const (
-	// nodes is how many a fleet has, and edges.
-	nodes, edges = 3, 2
-	// nodeLease is that of a fleet: short, so that many faults fit into an hour.
-	nodeLease = 4 * time.Second
+	// nodes is how many a fleet has, and controls and edges.
+	nodes, controls, edges = 3, 2, 2
 	// readyTime bounds the start of a fleet, and of a node after a fault.
 	readyTime = 2 * time.Minute
 	// stopTime is what processes get to end by themselves.
@@ -48,6 +46,10 @@ const (
 
 	controlHost, standbyHost, bucketHost, recordsHost = "control", "standby", "bucket", "records"
 )
+
+// nodeLease is that of a fleet: short, so that many faults fit into an hour. A host that others
+// keep busy needs a longer one.
+var nodeLease = 4 * time.Second
 
 // A process is a role of the fleet, the bucket, or the database server.
 type process struct {

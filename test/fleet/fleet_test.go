@@ -42,6 +42,26 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// TestUpgrade: nobody notices that each process of a fleet is restarted, one after the other.
+func TestUpgrade(t *testing.T) {
+	if testing.Short() || os.Getuid() != 0 {
+		t.Skip("SKIPPED: real sandboxes need root and time")
+	}
+	u, err := upgrade(t.Context(), t.TempDir(), options{sandboxes: 2, times: 1, say: func(text string) { t.Log(time.Now().Format(clockForm), text) }})
+	t.Log(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"visit", "wake", "exec", "write and read", "preview", "stream", "API read", "API create, delete", "create a sandbox"} {
+		if len(u.took[kind]) == 0 {
+			t.Errorf("nothing of the kind %q was asked", kind)
+		}
+	}
+	if want := controls + nodes + 2*edges; u.steps != want || len(u.failed) > 0 {
+		t.Errorf("%d restarts, want %d; %d requests failed", u.steps, want, len(u.failed))
+	}
+}
+
 // TestWire: what is cut in one direction passes in the other one, and all passes when it is
 // healed.
 func TestWire(t *testing.T) {

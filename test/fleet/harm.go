@@ -52,25 +52,25 @@ var harm = []struct {
 		return f.deadRole(node, leases(dice, 0.5))
 	}},
 	{"stop dozed of a node for 1.5 leases", func(f *fleet, node string, _ *rand.Rand) fault {
-		return f.stopped(node, justDozed, short)
+		return f.stopped(node, justDozed, short())
 	}},
 	{"stop dozed of a node for 7 leases", func(f *fleet, node string, _ *rand.Rand) fault {
-		return f.stopped(node, justDozed, long)
+		return f.stopped(node, justDozed, long())
 	}},
 	{"stop dozed and the launcher for 1.5 leases", func(f *fleet, node string, _ *rand.Rand) fault {
-		return f.stopped(node, withLauncher, short)
+		return f.stopped(node, withLauncher, short())
 	}},
 	{"stop dozed and the launcher for 7 leases", func(f *fleet, node string, _ *rand.Rand) fault {
-		return f.stopped(node, withLauncher, long)
+		return f.stopped(node, withLauncher, long())
 	}},
 	{"stop all processes of a node for 1.5 leases", func(f *fleet, node string, _ *rand.Rand) fault {
-		return f.stopped(node, withMachines, short)
+		return f.stopped(node, withMachines, short())
 	}},
 	{"stop all processes of a node for 7 leases", func(f *fleet, node string, _ *rand.Rand) fault {
-		return f.stopped(node, withMachines, long)
+		return f.stopped(node, withMachines, long())
 	}},
 	{"stop all processes of a node for up to 45 seconds", func(f *fleet, node string, dice *rand.Rand) fault {
-		return f.stopped(node, withMachines, long+time.Duration(dice.Int64N(int64(longest-long))).Round(time.Second))
+		return f.stopped(node, withMachines, long()+time.Duration(dice.Int64N(int64(longest-long())+1)).Round(time.Second))
 	}},
 	{"cut a node from control", func(f *fleet, node string, dice *rand.Rand) fault {
 		return f.parted(node, "control", controlNames(), dice)
@@ -131,8 +131,12 @@ var harm = []struct {
 	}},
 }
 
-// short and long are for how long processes of a node are stopped.
-const short, long, longest = nodeLease * 3 / 2, nodeLease * 7, 45 * time.Second
+// longest is for how long processes of a node are stopped, at most.
+const longest = 45 * time.Second
+
+// short and long are for how long they are usually stopped.
+func short() time.Duration { return nodeLease * 3 / 2 }
+func long() time.Duration  { return min(nodeLease*7, longest) }
 
 // leasesMost is the longest time of most faults, in leases.
 const leasesMost = 3

@@ -36,6 +36,7 @@ func command(ctx context.Context, args []string) (err error) {
 	flags.IntVar(&o.faults, "faults", 300, "how `many` faults")
 	flags.IntVar(&o.sandboxes, "sandboxes", 6, "how `many` sandboxes suffer, or are drained")
 	flags.StringVar(&o.only, "only", "", "only faults, or restarts, whose name has this `text`")
+	flags.DurationVar(&nodeLease, "lease", nodeLease, "how `long` the lease of a node is")
 	flags.IntVar(&o.times, "times", 1, "how `often` each process is restarted")
 	flags.BoolVar(&o.each, "each", false, "have each kind of fault happen before one happens twice")
 	flags.IntVar(&asleep, "asleep", 50, "how `many` sandboxes sleep when their node is lost")

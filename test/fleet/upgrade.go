@@ -248,8 +248,12 @@ func (f *fleet) leave(name string, by syscall.Signal) error {
 
 // steps are those of a rolling upgrade, as the documentation tells them.
 func (f *fleet) steps() (all []step) {
-	for _, name := range controlNames() {
-		all = append(all, step{"restart the control " + name, func(ctx context.Context) error {
+	for _, control := range []struct {
+		what string
+		find func() string
+	}{{"restart the control that stands by", f.idle}, {"restart the control that is active", f.active}} {
+		all = append(all, step{control.what, func(ctx context.Context) error {
+			name := control.find()
 			if err := errors.Join(f.leave(name, syscall.SIGTERM), f.begin(name)); err != nil {
 				return err
 			}

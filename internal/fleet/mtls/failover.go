@@ -52,8 +52,8 @@ const (
 	replayMax = 64 << 10
 )
 
-// RoundTrip implements [http.RoundTripper]. A request is tried again if nothing of it was sent,
-// and once more if it only reads: its answer may have been lost with the peer.
+// RoundTrip implements [http.RoundTripper]. A request is tried again if nothing of it was sent.
+// One that only reads is tried once more in any case: its answer may be lost with the peer.
 func (f *failover) RoundTrip(r *http.Request) (*http.Response, error) {
 	r, err := replayable(r)
 	if err != nil {
