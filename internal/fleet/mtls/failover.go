@@ -19,15 +19,16 @@ type failover struct {
 	hosts []string // host:port
 	wait  time.Duration
 
-	mu sync.Mutex
-	at int // guarded by mu; the peer that took the last connection
+	mu    sync.Mutex
+	at    int       // guarded by mu; the peer that took the last connection
+	since time.Time // guarded by mu; of the first failure of a row; zero: there is none
 }
 
 // TransportTo is [Identity.Transport] to whichever peer of a role is active, of some base
 // URLs. Requests may name any of these. A request whose body is small is sent again to the next
 // process of a peer if the one before did not take it.
 func (i *Identity) TransportTo(peer Role, bases []string) (http.RoundTripper, error) {
-	f := &failover{wait: restartTime}
+	f := &failover{}
 	for _, base := range bases {
 		u, err := url.Parse(base)
 		if err != nil {
@@ -37,7 +38,7 @@ func (i *Identity) TransportTo(peer Role, bases []string) (http.RoundTripper, er
 	}
 	t := i.Transport(peer)
 	if len(bases) > 1 {
-		t.DialContext = (&net.Dialer{Timeout: failoverWait}).DialContext
+		t.DialContext, f.wait = (&net.Dialer{Timeout: failoverWait}).DialContext, restartTime
 	}
 	f.next = t
 	return f, nil
@@ -60,7 +61,7 @@ func (f *failover) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	again := r.Method == http.MethodGet || r.Method == http.MethodHead
-	for began := time.Now(); ; {
+	for tries := 1; ; tries++ {
 		at, host := f.peer()
 		out := r.Clone(r.Context())
 		out.URL.Host = host
@@ -76,14 +77,15 @@ func (f *failover) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		resp, err := f.next.RoundTrip(out)
 		if err == nil {
+			f.worked()
 			return resp, nil
 		}
-		f.failed(at)
-		retry := unsent(err)
-		if !retry && body == nil && again {
-			again, retry = false, true
+		away := f.failed(at)
+		retry := tries < len(f.hosts) || away < f.wait
+		if !unsent(err) {
+			retry, again = again && body == nil, false
 		}
-		if !retry || r.Context().Err() != nil || time.Since(began) > f.wait {
+		if !retry || r.Context().Err() != nil {
 			if body != nil {
 				_ = r.Body.Close()
 			}
@@ -124,14 +126,26 @@ func (f *failover) peer() (at int, host string) {
 	return f.at, f.hosts[f.at]
 }
 
-// failed has the next peer tried, unless somebody had before.
-func (f *failover) failed(at int) {
+// worked takes note that a peer answered.
+func (f *failover) worked() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.since = time.Time{}
+}
+
+// failed has the next peer tried, unless somebody had before. It returns for how long none has
+// answered.
+func (f *failover) failed(at int) (away time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.since.IsZero() {
+		f.since = time.Now()
+	}
 	if f.at == at {
 		f.at = (at + 1) % len(f.hosts)
 		slog.Debug("a peer takes no connections: trying another one", "peer", f.hosts[at], "other", f.hosts[f.at])
 	}
+	return time.Since(f.since)
 }
 
 // unsent reports whether an error is that of a connection that was never made.

@@ -89,6 +89,67 @@ func TestFailover(t *testing.T) {
 	stop()
 }
 
+// TestFailoverReads: what only reads is asked again if its answer is lost, once. What changes
+// something is not.
+func TestFailoverReads(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if _, err := mtls.Make(dir); err != nil {
+		t.Fatal(err)
+	}
+	control, err := mtls.Open(dir, mtls.Control)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edge, err := mtls.Open(dir, mtls.Edge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int64
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() {
+		_ = control.Serve(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if n := asked.Add(1); r.URL.Path == "/never" || n == 1 {
+				panic(http.ErrAbortHandler)
+			}
+		}))
+	})
+	t.Cleanup(func() { cancel(); run.Wait() })
+	base := "https://" + l.Addr().String()
+	to, err := edge.TransportTo(mtls.Control, []string{base})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		method, path string
+		asked        int64
+		fails        bool
+	}{
+		{http.MethodGet, "/", 2, false},
+		{http.MethodGet, "/never", 2, true},
+		{http.MethodPost, "/", 1, true},
+		{http.MethodDelete, "/", 1, true},
+	} {
+		asked.Store(0)
+		r, err := http.NewRequestWithContext(t.Context(), tt.method, base+tt.path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := to.RoundTrip(r)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		if (err != nil) != tt.fails || asked.Load() != tt.asked {
+			t.Errorf("%s %s: %v after it was asked %d times, want %d", tt.method, tt.path, err, asked.Load(), tt.asked)
+		}
+	}
+}
+
 // TestFailoverUnderLoad: no request fails while one peer stops and the other one begins, again
 // and again. Each has a body that its caller can give once.
 func TestFailoverUnderLoad(t *testing.T) {
