@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -119,6 +120,11 @@ func try(ctx context.Context, dir string, o options) (c counts, err error) {
 	t.visitors(ctx, &tasks)
 	for t.counts.faults < o.faults && err == nil && ctx.Err() == nil && !t.lost.Load() && len(t.counts.wrong) < faultsMax {
 		err = t.round(ctx)
+	}
+	if t.lost.Load() { // what each process waits for is in its log then
+		for _, name := range slices.Concat(controlNames(), nodeNames()) {
+			err = errors.Join(err, f.leave(name, syscall.SIGQUIT))
+		}
 	}
 	for _, w := range t.witnesses {
 		t.counts.writes += t.recorder.last(w.name)
