@@ -60,6 +60,9 @@ func (f *failover) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	if r.GetBody != nil && r.Body != nil {
+		_ = r.Body.Close() // each try has its own
+	}
 	again := r.Method == http.MethodGet || r.Method == http.MethodHead
 	for tries := 1; ; tries++ {
 		at, host := f.peer()
