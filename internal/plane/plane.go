@@ -95,12 +95,12 @@ func OpenWhenFree(ctx context.Context, s settings.Settings, quotas *quota.Book) 
 		case taken && errors.Is(missing, fs.ErrNotExist):
 			return nil, errors.Join(fmt.Errorf("this control could read no secret of the one that is active: copy %s from there first", filepath.Base(key)), os.Remove(key))
 		}
-		why := "the records are out of reach: waiting for them"
+		why := "the records are out of reach"
 		if taken {
-			why = "another control is active: standing by"
+			why = "another control is active"
 		}
 		if why != said {
-			slog.InfoContext(ctx, why)
+			slog.InfoContext(ctx, "standing by", "why", why)
 			said = why
 		}
 		t := time.NewTimer(standbyEvery)

@@ -98,9 +98,9 @@ func TestStandby(t *testing.T) { //nolint:paralleltest // it reads the log of th
 		p, err := open(other)
 		next <- opened{p, err}
 	}()
-	log.wait(ctx, t, "standing by")
+	log.wait(ctx, t, "another control is active")
 	postgres.Refuse(t, database)
-	log.wait(ctx, t, "waiting for them")
+	log.wait(ctx, t, "out of reach")
 	postgres.Admit(t, database)
 	if err := active.Store.Own(ctx); err != nil { // unless the other one was first
 		t.Log(err)

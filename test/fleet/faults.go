@@ -30,7 +30,7 @@ const (
 	// everTime bounds an answer while a fault is none of the business of sandboxes.
 	everTime = 10 * time.Second
 	// ripeTime bounds the time until there are first copies.
-	ripeTime = 5 * time.Minute
+	ripeTime = 4 * time.Minute
 )
 
 // options say what a run does.
@@ -204,7 +204,7 @@ func (t *trial) round(ctx context.Context) error {
 	}
 	t.counts.faults, t.counts.rounds = t.counts.faults+len(chosen), t.counts.rounds+1
 	over := time.Now()
-	if err := t.f.settle(ctx, readyTime); err != nil {
+	if err := t.f.settle(ctx); err != nil {
 		return fmt.Errorf("after %s: %w", what, err)
 	}
 	t.counts.slowestSettle = max(t.counts.slowestSettle, time.Since(over))

@@ -153,7 +153,7 @@ func start(ctx context.Context, dir string, extra ...string) (f *fleet, err erro
 	if f.client, err = client.New(client.Config{Address: f.url(), Key: f.key, Transport: f.http.Transport}); err != nil {
 		return f, err
 	}
-	return f, f.settle(ctx, readyTime)
+	return f, f.settle(ctx)
 }
 
 // plug makes the hosts.
@@ -288,7 +288,7 @@ func (f *fleet) dialEdge(ctx context.Context, _, address string) (c net.Conn, er
 // active is the control that lets others in, or the first one.
 func (f *fleet) active() string {
 	for _, name := range controlNames() {
-		if c, err := net.DialTimeout("tcp", f.at(name, controlPort), time.Second); err == nil {
+		if c, err := (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "tcp", f.at(name, controlPort)); err == nil {
 			_ = c.Close()
 			return name
 		}
@@ -529,13 +529,13 @@ func (f *fleet) list(ctx context.Context) (map[string]doze.Node, error) {
 
 // settle waits until all nodes have joined, and are ready. A control that ended by itself, since
 // the other one took over, is started again, as systemd does.
-func (f *fleet) settle(ctx context.Context, most time.Duration) error {
+func (f *fleet) settle(ctx context.Context) error {
 	for _, name := range controlNames() {
 		if err := f.begin(name); err != nil {
 			return err
 		}
 	}
-	return until(ctx, most, func() error {
+	return until(ctx, readyTime, func() error {
 		bounded, cancel := context.WithTimeout(ctx, askTime)
 		defer cancel()
 		all, err := f.list(bounded)

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"log"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -46,10 +46,10 @@ func (w *wire) openGate(ctx context.Context, host, port, to string) (*gate, erro
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", net.JoinHostPort(w.hosts[host], to), r.In.Host // which is signed
 		},
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }, // as a server that is gone
-		ErrorLog:     log.New(nowhere{}, "", 0),
+		ErrorLog:     slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}
 	g.server = &http.Server{
-		ReadHeaderTimeout: stallMax, ErrorLog: log.New(nowhere{}, "", 0),
+		ReadHeaderTimeout: stallMax, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 		Handler: http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 			switch g.does.Load() {
 			case gateRefuses:
@@ -75,12 +75,6 @@ func (g *gate) close() error {
 	<-g.done
 	return err
 }
-
-// nowhere takes what servers log about peers that went away.
-type nowhere struct{}
-
-// Write implements [io.Writer].
-func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
 
 // listen listens on a host, in this process.
 func (w *wire) listen(ctx context.Context, host, port string) (l net.Listener, err error) {

@@ -257,7 +257,7 @@ func (f *fleet) steps() (all []step) {
 			if err := errors.Join(f.leave(name, syscall.SIGTERM), f.begin(name)); err != nil {
 				return err
 			}
-			return f.settle(ctx, readyTime)
+			return f.settle(ctx)
 		}})
 	}
 	for _, name := range nodeNames() {
@@ -287,7 +287,7 @@ func (f *fleet) steps() (all []step) {
 			if err := f.ask(ctx, http.MethodPost, "/platform/nodes/"+id+"/uncordon", nil); err != nil {
 				return err
 			}
-			return f.settle(ctx, readyTime)
+			return f.settle(ctx)
 		}})
 	}
 	for _, name := range edgeNames() {
