@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/signal"
 	"slices"
-	"time"
 
 	"github.com/dozehq/doze/internal/daemon"
 	"github.com/dozehq/doze/internal/edge"
@@ -26,10 +25,6 @@ func addressesOf(s settings.Settings) (edge.Addresses, error) {
 	}
 	return a.WithStreams(s.Secure()), err
 }
-
-// lingerTime is how long an edge that stops waits for the requests that are under way. Units
-// that stop it give it a minute.
-const lingerTime = 30 * time.Second
 
 // serveEdge is the edge role in a process of its own.
 func serveEdge(ctx context.Context, args []string) (err error) {
@@ -76,8 +71,7 @@ func serveEdge(ctx context.Context, args []string) (err error) {
 	})
 	know.OnLess(e.Recheck)
 	o := s.Front()
-	o.Linger = lingerTime
-	o.Listeners, o.Previews, o.Streams = in, e.Previews(), e
+	o.Linger, o.Listeners, o.Previews, o.Streams = front.EdgeLinger, in, e.Previews(), e
 	o.Handler = front.Mux{Edge: e, API: know.Desk.API(), Metrics: know.Desk.Metrics(), Version: version}
 	if o.Authority != nil {
 		o.Authority.Files, o.Authority.Ours = know.Desk, e.Host

@@ -25,6 +25,9 @@ import (
 )
 
 const (
+	// EdgeLinger is how long an edge that stops waits for the requests that are under way. Units
+	// that stop it give it a minute.
+	EdgeLinger = 30 * time.Second
 	// drainTime is what requests get to end in when dozed stops.
 	drainTime = 10 * time.Second
 	// leaveWait is how long answers are the last ones of their connections, before connections
