@@ -43,6 +43,11 @@ type Node interface {
 	Incoming(uid string) (dir string, err error)
 	Needs(uid string) (f node.Files, at time.Time, err error)
 	Revive(ctx context.Context, o fleet.Order, has node.Files, used time.Time) error
+	Has(uid string) bool
+	Travels() node.Traveller
+	SnapshotOut(id string) (dir string, needs node.Files, err error)
+	SnapshotIn(id string, has node.Files) error
+	HasSnapshot(id string) bool
 }
 
 // Rights are what control grants a node for what it puts into the bucket.
@@ -77,6 +82,7 @@ type Depot struct {
 
 	mu   sync.Mutex
 	sent map[string]sent // guarded by mu; by UID
+	seq  uint64          // guarded by mu; of the last generation
 }
 
 // sent is what was copied last of a sandbox.
@@ -148,6 +154,14 @@ func (d *Depot) note(s node.Copyable, err error) {
 	d.sent[s.UID] = sent{s.State, s.Awake, time.Now(), err != nil}
 }
 
+// tried reports whether a sandbox was copied, or was to be.
+func (d *Depot) tried(uid string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, was := d.sent[uid]
+	return was
+}
+
 // forget drops what is known of sandboxes that are gone.
 func (d *Depot) forget(all []node.Copyable) {
 	there := map[string]bool{}
@@ -165,6 +179,11 @@ func (d *Depot) forget(all []node.Copyable) {
 
 // Depart implements [fleet.Mover].
 func (d *Depot) Depart(ctx context.Context, uid string) error {
+	if !d.tried(uid) { // most of it goes while requests still enter
+		if err := d.send(ctx, uid, d.node.CopyOut); err != nil && ctx.Err() == nil {
+			slog.InfoContext(ctx, "a sandbox that moves was not copied before", "sandbox", uid, "err", err)
+		}
+	}
 	err := d.send(ctx, uid, d.node.CopyDeparting)
 	if err != nil {
 		err = errors.Join(err, d.node.Return(context.WithoutCancel(ctx), uid))
@@ -205,17 +224,19 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	if err := d.files.send(ctx, dir, needs); err != nil {
+	volumes, err := d.putVolumes(ctx, dir, uid, needs.Volumes)
+	if err != nil {
+		return err
+	}
+	if err := d.files.send(ctx, dir, needs, volumes); err != nil {
 		return err
 	}
 	tree, err := vault.Tree(dir)
 	if err != nil {
 		return err
 	}
-	g := vault.Generation{Epoch: claim.Epoch, Seq: uint64(start.UnixNano())}
-	if last, err := d.Vault.Head(ctx, uid); err == nil && last.Epoch == g.Epoch {
-		g.Seq = max(g.Seq, last.Seq+1) // the clock of the host may have been set back
-	}
+	tree = without(tree, needs.Volumes)
+	g := d.next(ctx, uid, claim.Epoch)
 	saved, err := d.Vault.Save(ctx, uid, key, g, tree)
 	if err != nil {
 		return err
@@ -223,6 +244,10 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 	slog.InfoContext(ctx, "a sandbox is in the bucket", "sandbox", uid, "took", time.Since(start), "sent", saved.SentBytes, "of", saved.ChunkBytes)
 	if _, err := d.Vault.Sweep(ctx, uid, key, copiesMost, sweepGrace); err != nil {
 		slog.WarnContext(ctx, "older copies of a sandbox stay in the bucket", "sandbox", uid, "err", err)
+		return nil
+	}
+	for _, id := range needs.Volumes {
+		d.tidyVolume(ctx, id)
 	}
 	return nil
 }
@@ -261,9 +286,14 @@ func (d *Depot) revive(ctx context.Context, o fleet.Order, used time.Time) (at t
 	if _, err := d.Vault.Load(ctx, o.UID, key, dir); err != nil {
 		return at, err
 	}
-	has, err := d.files.fetch(ctx, dir)
+	has, volumes, err := d.files.fetch(ctx, dir)
 	if err != nil {
 		return at, err
+	}
+	if !d.node.Has(o.UID) { // one that is here has them, and goes on
+		if err := d.getVolumes(ctx, volumes); err != nil {
+			return at, err
+		}
 	}
 	loaded := time.Since(start)
 	if _, at, err = d.node.Needs(o.UID); err != nil {

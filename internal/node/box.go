@@ -46,6 +46,9 @@ type Box struct {
 	wakes      wakes           // guarded by mu
 	spent      consumption     // guarded by mu; what it did and took so far
 	mounts     mount.Table     // guarded by mu; of drives
+	// copying ends the copy of its volumes that a wake would wait for; nil without one. Guarded
+	// by mu.
+	copying context.CancelCauseFunc
 }
 
 // made is what the machine of a box is made of.

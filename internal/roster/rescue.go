@@ -110,6 +110,9 @@ func (r *Roster) give(ctx context.Context, machine, _, to string) (taken bool, e
 // again, and no other one is until it is lost.
 func (r *Roster) settle(ctx context.Context, o fleet.Order, used time.Time, from, to string, put putter) error {
 	w := placement.Want{Memory: o.Memory, Disk: o.Storage, Not: []string{from}, On: to}
+	for _, v := range o.Volumes {
+		w.Disk += v.Size
+	}
 	for at := r.Crew.Of(crew.Machine, o.UID); ; {
 		if at == from {
 			next, err := r.Crew.Choose(w)
@@ -121,7 +124,10 @@ func (r *Roster) settle(ctx context.Context, o fleet.Order, used time.Time, from
 			}
 			at, put = next, r.give
 		}
-		_, err := r.Crew.Revive(ctx, o, used)
+		err := r.follow(ctx, &o)
+		if err == nil {
+			_, err = r.Crew.Revive(ctx, o, used)
+		}
 		if errors.Is(err, fleet.ErrFull) {
 			w.Not, from = append(w.Not, at), at
 			continue
@@ -172,7 +178,7 @@ func (r *Roster) Move(ctx context.Context, l control.Lodger, to string) error {
 			return errors.Join(err, r.Crew.Return(context.WithoutCancel(ctx), o.UID))
 		}
 		r.tally.moved.Add(1)
-		r.leave(ctx, from, o.UID)
+		r.leave(ctx, from, &o)
 		if err != nil { // the bucket has it: it begins there later
 			r.lost.Ring()
 		}
@@ -185,14 +191,15 @@ const copyTime = 10 * time.Minute
 
 // leave has a node forget a sandbox that another node has. One that cannot hear of it now
 // is told when it joins again.
-func (r *Roster) leave(ctx context.Context, node, machine string) {
+func (r *Roster) leave(ctx context.Context, node string, o *fleet.Order) {
 	for _, m := range r.Crew.Members() {
 		if m.Info.ID == node {
-			if err := m.Node.Leave(ctx, machine); err != nil {
-				slog.WarnContext(ctx, "a node still has a sandbox that moved", "node", node, "sandbox", machine, "err", err)
+			if err := m.Node.Leave(ctx, o.UID); err != nil {
+				slog.WarnContext(ctx, "a node still has a sandbox that moved", "node", node, "sandbox", o.UID, "err", err)
 			}
 		}
 	}
+	r.Crew.Left(ctx, o, node)
 }
 
 // Drain moves all sandboxes of a node to others, and returns how many stayed. The node
