@@ -295,9 +295,11 @@ type Mover interface {
 	// no error. One of which the bucket has nothing is NotFound.
 	Revive(ctx context.Context, o Order, used time.Time) (made time.Time, err error)
 	// SaveVolume has the bucket have a volume that no sandbox has, as it is. One that is in use
-	// is Unavailable; a platform without a bucket is Unsupported.
+	// is Unavailable; a platform without a bucket is Unsupported. One that neither the node nor
+	// the bucket has is NotFound.
 	SaveVolume(ctx context.Context, id string) error
 	// SaveSnapshot has the bucket have a snapshot. A platform without a bucket is Unsupported.
+	// One that neither the node nor the bucket has is NotFound.
 	SaveSnapshot(ctx context.Context, id string) error
 	// LeaveVolume removes a volume that the node has in an earlier epoch: another node has it.
 	// One that is not there is no error.

@@ -112,6 +112,9 @@ type travelled struct {
 }
 
 func (s *shelf) Lend(ctx context.Context, id string, read func(context.Context, string) error) error {
+	if s.Owner(id) != "" {
+		return doze.Errorf(doze.Unavailable, "it is in use")
+	}
 	dir, err := os.MkdirTemp("", "shelf-")
 	if err != nil {
 		return err

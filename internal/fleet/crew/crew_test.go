@@ -118,7 +118,7 @@ func TestCrewIsANode(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()
-			fleettest.Run(t, fleettest.Host{Image: "base", Private: "example.com/private:1", Node: func(t *testing.T) fleet.Node {
+			fleettest.Run(t, fleettest.Host{Image: "base", Private: "example.com/private:1", Crew: true, Node: func(t *testing.T) fleet.Node {
 				t.Helper()
 				return newYard(t, n)
 			}})
@@ -268,6 +268,7 @@ func TestTogether(t *testing.T) {
 	for id := range y.nodes {
 		for i := range 9 {
 			if v := fmt.Sprint("v", i); y.Of(crew.Volume, v) == id {
+				done(y.Delete(ctx, fmt.Sprint("m", i))) // a volume that a sandbox has does not move
 				apart.Volumes = append(apart.Volumes, fleet.Volume{ID: v, Path: "/" + v, Size: 100})
 				break
 			}
