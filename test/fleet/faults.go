@@ -100,6 +100,9 @@ func try(ctx context.Context, dir string, o options) (c counts, err error) {
 		err = errors.Join(err, f.close())
 	}()
 	t := &trial{options: o, f: f, dice: rand.New(rand.NewPCG(o.seed, 0)), counts: counts{seed: o.seed, kinds: map[string]int{}}} //nolint:gosec // G404: not a secret
+	if len(t.kinds(false)) == 0 {
+		return c, fmt.Errorf("no fault has %q in its name", o.only)
+	}
 	t.recorder = newRecorder(o.say)
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(hostAddress, recorderPort))
 	if err != nil {
@@ -149,36 +152,43 @@ func (t *trial) visitors(ctx context.Context, tasks *sync.WaitGroup) {
 	}
 }
 
-// choose returns the faults of one round.
+// choose returns the faults of one round. Those of a kind that is to be alone are alone.
 func (t *trial) choose() (chosen []fault) {
 	many := min(1+t.dice.IntN(atOnceMost), t.faults-t.counts.faults)
 	for range 100 { // two faults may not be on the same host
-		kind := harm[t.dice.IntN(len(harm))]
-		least := slices.Min(t.times())
-		if !strings.Contains(kind.name, t.only) || t.each && t.counts.kinds[kind.name] > least {
-			continue
+		kinds := t.kinds(len(chosen) > 0)
+		if len(kinds) == 0 {
+			break
 		}
-		one := kind.make(t.f, nodeName(t.dice.IntN(nodes)), t.dice)
+		k := kinds[t.dice.IntN(len(kinds))]
+		one := k.make(t.f, nodeName(t.dice.IntN(nodes)), t.dice)
+		one.meanwhile = k.meanwhile
 		if slices.ContainsFunc(chosen, func(o fault) bool { return o.on == one.on }) {
 			continue
 		}
 		chosen = append(chosen, one)
-		t.counts.kinds[kind.name]++
-		if len(chosen) == many {
+		t.counts.kinds[k.name]++
+		if len(chosen) == many || k.alone() {
 			break
 		}
 	}
 	return chosen
 }
 
-// times is how often each kind was chosen.
-func (t *trial) times() (all []int) {
-	for _, kind := range harm {
-		if strings.Contains(kind.name, t.only) {
-			all = append(all, t.counts.kinds[kind.name])
+// kinds are those of which the next fault may be, perhaps one of several in its round.
+func (t *trial) kinds(together bool) (all []kind) {
+	for _, k := range harm {
+		if strings.Contains(k.name, t.only) {
+			all = append(all, k)
 		}
 	}
-	return all
+	least := t.faults
+	for _, k := range all {
+		least = min(least, t.counts.kinds[k.name])
+	}
+	return slices.DeleteFunc(all, func(k kind) bool {
+		return t.each && t.counts.kinds[k.name] > least || together && k.alone()
+	})
 }
 
 // round has one fault happen, or two, and looks at everything after that.
@@ -249,7 +259,7 @@ func (t *trial) round(ctx context.Context) error {
 // meanwhile asks all sandboxes while a fault lasts that is none of their business, until heard is
 // called. That returns what is wrong.
 func (t *trial) meanwhile(ctx context.Context, chosen []fault) (heard func() []string) {
-	if len(chosen) > 1 || chosen[0].meanwhile == anything {
+	if chosen[0].meanwhile == anything {
 		return func() []string { return nil }
 	}
 	ctx, stop := context.WithCancel(ctx)

@@ -19,10 +19,10 @@ type fault struct {
 	name string // tells all of it
 	on   string // of which there must be no two at a time
 	last time.Duration
-	// meanwhile says what sandboxes do while it lasts, if nothing else fails.
+	do   func(ctx context.Context) error
+	end  func(ctx context.Context) error
+	// meanwhile says what sandboxes do while it lasts. It is that of its kind.
 	meanwhile meanwhile
-	do        func(ctx context.Context) error
-	end       func(ctx context.Context) error
 }
 
 // meanwhile is what is asked of sandboxes during a fault.
@@ -34,100 +34,112 @@ const (
 	asEver                    // no request fails
 )
 
-// harm are the kinds of faults. Each makes one, on a node that was chosen at random.
-var harm = []struct {
-	name string
+// A kind is one of faults.
+type kind struct {
+	name      string
+	meanwhile meanwhile
+	// make returns a fault, on a node that was chosen at random.
 	make func(f *fleet, node string, dice *rand.Rand) fault
-}{
-	{"kill a node, restart it at once", func(f *fleet, node string, _ *rand.Rand) fault {
+}
+
+// alone reports whether nothing else may fail in the round: else the answers of sandboxes would
+// prove nothing.
+func (k kind) alone() bool { return k.meanwhile != anything }
+
+// harm are the kinds of faults.
+var harm = []kind{
+	{"kill a node, restart it at once", anything, func(f *fleet, node string, _ *rand.Rand) fault {
 		return f.deadNode(node, 0)
 	}},
-	{"kill a node, restart it after others have what it had", func(f *fleet, node string, dice *rand.Rand) fault {
+	{"kill a node, restart it after others have what it had", anything, func(f *fleet, node string, dice *rand.Rand) fault {
 		return f.deadNode(node, leases(dice, 1.5))
 	}},
-	{"kill dozed of a node, restart it at once", func(f *fleet, node string, _ *rand.Rand) fault {
+	{"kill dozed of a node, restart it at once", anything, func(f *fleet, node string, _ *rand.Rand) fault {
 		return f.deadRole(node, 0)
 	}},
-	{"kill dozed of a node, restart it later", func(f *fleet, node string, dice *rand.Rand) fault {
+	{"kill dozed of a node, restart it later", anything, func(f *fleet, node string, dice *rand.Rand) fault {
 		return f.deadRole(node, leases(dice, 0.5))
 	}},
-	{"stop dozed of a node for 1.5 leases", func(f *fleet, node string, _ *rand.Rand) fault {
+	{"stop dozed of a node for 1.5 leases", anything, func(f *fleet, node string, _ *rand.Rand) fault {
 		return f.stopped(node, justDozed, short())
 	}},
-	{"stop dozed of a node for 7 leases", func(f *fleet, node string, _ *rand.Rand) fault {
+	{"stop dozed of a node for 7 leases", anything, func(f *fleet, node string, _ *rand.Rand) fault {
 		return f.stopped(node, justDozed, long())
 	}},
-	{"stop dozed and the launcher for 1.5 leases", func(f *fleet, node string, _ *rand.Rand) fault {
+	{"stop dozed and the launcher for 1.5 leases", anything, func(f *fleet, node string, _ *rand.Rand) fault {
 		return f.stopped(node, withLauncher, short())
 	}},
-	{"stop dozed and the launcher for 7 leases", func(f *fleet, node string, _ *rand.Rand) fault {
+	{"stop dozed and the launcher for 7 leases", anything, func(f *fleet, node string, _ *rand.Rand) fault {
 		return f.stopped(node, withLauncher, long())
 	}},
-	{"stop all processes of a node for 1.5 leases", func(f *fleet, node string, _ *rand.Rand) fault {
+	{"stop all processes of a node for 1.5 leases", anything, func(f *fleet, node string, _ *rand.Rand) fault {
 		return f.stopped(node, withMachines, short())
 	}},
-	{"stop all processes of a node for 7 leases", func(f *fleet, node string, _ *rand.Rand) fault {
+	{"stop all processes of a node for 7 leases", anything, func(f *fleet, node string, _ *rand.Rand) fault {
 		return f.stopped(node, withMachines, long())
 	}},
-	{"stop all processes of a node for up to 45 seconds", func(f *fleet, node string, dice *rand.Rand) fault {
+	{"stop all processes of a node for up to 45 seconds", anything, func(f *fleet, node string, dice *rand.Rand) fault {
 		return f.stopped(node, withMachines, long()+time.Duration(dice.Int64N(int64(longest-long())+1)).Round(time.Second))
 	}},
-	{"cut a node from control", func(f *fleet, node string, dice *rand.Rand) fault {
+	{"cut a node from control", anything, func(f *fleet, node string, dice *rand.Rand) fault {
 		return f.parted(node, "control", controlNames(), dice)
 	}},
-	{"cut a node from the bucket", func(f *fleet, node string, dice *rand.Rand) fault {
+	{"cut a node from the bucket", anything, func(f *fleet, node string, dice *rand.Rand) fault {
 		return f.parted(node, "the bucket", []string{bucketHost}, dice)
 	}},
-	{"cut a node from the edges", func(f *fleet, node string, dice *rand.Rand) fault {
+	{"cut a node from the edges", anything, func(f *fleet, node string, dice *rand.Rand) fault {
 		return f.parted(node, "the edges", edgeNames(), dice)
 	}},
-	{"cut a node from all", func(f *fleet, node string, dice *rand.Rand) fault {
+	{"cut a node from all", anything, func(f *fleet, node string, dice *rand.Rand) fault {
 		return f.parted(node, "all", slices.Concat(controlNames(), []string{bucketHost}, edgeNames()), dice)
 	}},
-	{"kill the active control, restart it at once", func(f *fleet, _ string, _ *rand.Rand) fault {
-		return f.deadRole(f.active(), 0).with(asEver)
+	{"kill the active control, restart it at once", asEver, func(f *fleet, _ string, _ *rand.Rand) fault {
+		return f.deadRole(f.active(), 0)
 	}},
-	{"kill the active control, restart it later", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.deadRole(f.active(), leases(dice, 0.5)).with(asEver)
+	{"kill the active control, restart it later", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRole(f.active(), leases(dice, 0.5))
 	}},
-	{"kill the control that stands by, restart it later", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.deadRole(f.idle(), leases(dice, 0.5)).with(asEver)
+	{"kill the control that stands by, restart it later", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRole(f.idle(), leases(dice, 0.5))
 	}},
-	{"stop the active control for 2 leases", func(f *fleet, _ string, _ *rand.Rand) fault {
+	{"stop the active control for 2 leases", anything, func(f *fleet, _ string, _ *rand.Rand) fault {
 		return f.stopped(f.active(), justDozed, 2*nodeLease)
 	}},
-	{"kill both controls, restart them later", func(f *fleet, _ string, dice *rand.Rand) fault {
+	{"kill both controls, restart them later", anything, func(f *fleet, _ string, dice *rand.Rand) fault {
 		return f.deadControls(leases(dice, 0.5))
 	}},
-	{"stop PostgreSQL, start it later", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.deadRecords("stop", syscall.SIGINT, leases(dice, 0.2)/2).with(asEver) // sandboxes stand still when control grants no leases
+	{"stop PostgreSQL, start it later", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRecords("stop", syscall.SIGINT, leases(dice, 0.2)/2) // sandboxes stand still when control grants no leases
 	}},
-	{"kill PostgreSQL, start it later", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.deadRecords("kill", syscall.SIGQUIT, leases(dice, 0.2)/2).with(asEver)
+	{"kill PostgreSQL, start it later", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRecords("kill", syscall.SIGQUIT, leases(dice, 0.2)/2)
 	}},
-	{"stop PostgreSQL for longer than control grants leases", func(f *fleet, _ string, dice *rand.Rand) fault {
+	{"stop PostgreSQL for longer than control grants leases", anything, func(f *fleet, _ string, dice *rand.Rand) fault {
 		return f.deadRecords("stop", syscall.SIGINT, 4*nodeLease+leases(dice, 0))
 	}},
-	{"kill the bucket, restart it later", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.deadRole(bucketHost, leases(dice, 0.5)).with(asEver)
+	{"kill the bucket, restart it later", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRole(bucketHost, leases(dice, 0.5))
 	}},
-	{"stop the bucket", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.stopped(bucketHost, justDozed, leases(dice, 0.5)).with(asEver)
+	{"kill the bucket while other things fail", anything, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRole(bucketHost, leases(dice, 0.5))
 	}},
-	{"the bucket gets little time", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.slow(bucketHost, leases(dice, 1)).with(asEver)
+	{"stop the bucket", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.stopped(bucketHost, justDozed, leases(dice, 0.5))
 	}},
-	{"the bucket answers 503", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.gated("answers 503", gateRefuses, leases(dice, 0.5)).with(asEver)
+	{"the bucket gets little time", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.slow(bucketHost, leases(dice, 1))
 	}},
-	{"the bucket answers late", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.gated("answers late", gateWaits, leases(dice, 1)).with(asEver)
+	{"the bucket answers 503", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.gated("answers 503", gateRefuses, leases(dice, 0.5))
 	}},
-	{"kill dozed of an edge, restart it at once", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.deadRole(edgeName(dice.IntN(edges)), 0).with(soon)
+	{"the bucket answers late", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.gated("answers late", gateWaits, leases(dice, 1))
 	}},
-	{"kill an edge, restart it later", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.deadEdge(edgeName(dice.IntN(edges)), leases(dice, 0.5)).with(soon)
+	{"kill dozed of an edge, restart it at once", soon, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRole(edgeName(dice.IntN(edges)), 0)
+	}},
+	{"kill an edge, restart it later", soon, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadEdge(edgeName(dice.IntN(edges)), leases(dice, 0.5))
 	}},
 }
 
@@ -162,12 +174,6 @@ func (f *fleet) deadRole(name string, last time.Duration) fault {
 		do:  func(context.Context) error { return f.kill(name) },
 		end: func(context.Context) error { return f.begin(name) },
 	}
-}
-
-// with has sandboxes do something during a fault.
-func (o fault) with(m meanwhile) fault {
-	o.meanwhile = m
-	return o
 }
 
 // deadControls is a time without a control.
