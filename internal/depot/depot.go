@@ -32,6 +32,11 @@ const (
 	sweepGrace = 10 * time.Minute
 	// fileEpoch is that of files, which never change.
 	fileEpoch = 1
+	// recordMost bounds the record of a copy, in bytes.
+	recordMost = 256 << 10
+	// claimTime is how long a load waits for control to say whose the copy is: a node that
+	// starts has to join first. claimEvery is how often it asks.
+	claimTime, claimEvery = 10 * time.Second, 250 * time.Millisecond
 )
 
 // Node is what a depot asks of its node: a [node.Node].
@@ -42,7 +47,8 @@ type Node interface {
 	Return(ctx context.Context, uid string) error
 	Incoming(uid string) (dir string, err error)
 	Needs(uid string) (f node.Files, at time.Time, err error)
-	Revive(ctx context.Context, o fleet.Order, has node.Files, used time.Time) error
+	Copied(uid string, at time.Time)
+	Revive(ctx context.Context, o fleet.Order, record []byte, used time.Time, ran bool) (at time.Time, err error)
 }
 
 // Rights are what control grants a node for what it puts into the bucket.
@@ -75,8 +81,9 @@ type Depot struct {
 	files files
 	locks *keylock.Locks // one transfer of a sandbox at a time
 
-	mu   sync.Mutex
-	sent map[string]sent // guarded by mu; by UID
+	mu     sync.Mutex
+	sent   map[string]sent        // guarded by mu; by UID
+	claims map[string]fleet.Claim // guarded by mu; of sandboxes whose copies are to come, by UID
 }
 
 // sent is what was copied last of a sandbox.
@@ -92,7 +99,7 @@ func New(o Options, n Node) (*Depot, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of files that come: %w", err)
 	}
-	d := &Depot{Options: o, node: n, locks: keylock.New(), sent: map[string]sent{}}
+	d := &Depot{Options: o, node: n, locks: keylock.New(), sent: map[string]sent{}, claims: map[string]fleet.Claim{}}
 	d.files = files{d: d, sums: map[string]string{}}
 	return d, nil
 }
@@ -220,6 +227,9 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 	if err != nil {
 		return err
 	}
+	if _, at, err := d.node.Needs(uid); err == nil {
+		d.node.Copied(uid, at)
+	}
 	slog.InfoContext(ctx, "a sandbox is in the bucket", "sandbox", uid, "took", time.Since(start), "sent", saved.SentBytes, "of", saved.ChunkBytes)
 	if _, err := d.Vault.Sweep(ctx, uid, key, copiesMost, sweepGrace); err != nil {
 		slog.WarnContext(ctx, "older copies of a sandbox stay in the bucket", "sandbox", uid, "err", err)
@@ -227,53 +237,129 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 	return nil
 }
 
-// Revive implements [fleet.Mover].
-func (d *Depot) Revive(ctx context.Context, o fleet.Order, used time.Time) (time.Time, error) {
-	turn, release, err := d.locks.Take(ctx, o.UID)
+// Revive implements [fleet.Mover]. It reads no more of the copy than its record.
+func (d *Depot) Revive(ctx context.Context, o fleet.Order, used time.Time, ran bool) (at time.Time, err error) {
+	ctx, release, err := d.locks.Take(ctx, o.UID)
 	if err != nil {
-		return time.Time{}, err
+		return at, err
 	}
 	defer release()
-	return d.revive(turn, o, used)
-}
-
-func (d *Depot) revive(ctx context.Context, o fleet.Order, used time.Time) (at time.Time, err error) {
 	claim, err := d.Rights.Claim(ctx, d.ID, o.UID)
 	if err != nil {
 		return at, err
 	}
+	c, err := d.open(ctx, o.UID, claim)
+	if err != nil {
+		return at, err
+	}
+	record, err := small(ctx, c, node.CopyRecord, recordMost)
+	if err != nil {
+		return at, err
+	}
+	if at, err = d.node.Revive(ctx, o, record, used, ran); err != nil {
+		return at, err
+	}
+	d.mu.Lock()
+	d.claims[o.UID] = claim
+	d.mu.Unlock()
+	slog.InfoContext(ctx, "a sandbox of another node is here", "sandbox", o.UID, "made", at)
+	return at, nil
+}
+
+// open makes the epoch of a claim the newest of a sandbox, and opens the copy that it
+// goes on from. Without a copy the error is NotFound.
+func (d *Depot) open(ctx context.Context, uid string, claim fleet.Claim) (*vault.Copy, error) {
 	key, err := vault.KeyOf(claim.Key)
 	if err != nil {
-		return at, err
+		return nil, err
 	}
-	was, err := d.Vault.Claim(ctx, o.UID, claim.Epoch)
+	was, err := d.Vault.Claim(ctx, uid, claim.Epoch)
 	if err != nil {
-		return at, err
+		return nil, err
 	}
 	if was == (vault.Generation{}) {
-		return at, doze.Errorf(doze.NotFound, "the bucket has no copy of the sandbox: it was on a node that is lost, and never slept for long enough")
+		return nil, doze.Errorf(doze.NotFound, "the bucket has no copy of the sandbox: it was on a node that is lost, and never slept for long enough")
 	}
-	dir, err := d.node.Incoming(o.UID)
+	return d.Vault.Open(ctx, uid, key)
+}
+
+// small returns a whole file of a copy, which has one chunk at most.
+func small(ctx context.Context, c *vault.Copy, name string, most int64) ([]byte, error) {
+	for _, f := range c.Files() {
+		if f.Name == name && f.Size <= min(most, vault.ChunkBytes) {
+			return c.Chunk(ctx, name, 0)
+		}
+	}
+	return nil, fmt.Errorf("the copy has no %s of at most %d bytes", name, most)
+}
+
+// Fetch puts the newest copy of a sandbox of this node where the node expects it, and
+// returns what the copy needs, on this host. It is NotFound if there is no copy.
+func (d *Depot) Fetch(ctx context.Context, uid string) (has node.Files, err error) {
+	ctx, release, err := d.locks.Take(ctx, uid)
 	if err != nil {
-		return at, err
+		return has, err
 	}
-	start := time.Now()
-	if _, err := d.Vault.Load(ctx, o.UID, key, dir); err != nil {
-		return at, err
-	}
-	has, err := d.files.fetch(ctx, dir)
+	defer release()
+	claim, err := d.claim(ctx, uid)
 	if err != nil {
-		return at, err
+		return has, err
 	}
-	loaded := time.Since(start)
-	if _, at, err = d.node.Needs(o.UID); err != nil {
-		return at, err
+	c, err := d.open(ctx, uid, claim)
+	if err != nil {
+		return has, err
 	}
-	if err := d.node.Revive(ctx, o, has, used); err != nil {
-		return at, err
+	raw, err := small(ctx, c, needsFile, needsMax)
+	if err != nil {
+		return has, err
 	}
-	slog.InfoContext(ctx, "a sandbox of another node is here", "sandbox", o.UID, "made", at, "load", loaded, "took", time.Since(start))
-	return at, nil
+	n, err := parseNeeds(raw)
+	if err != nil {
+		return has, err
+	}
+	dir, err := d.node.Incoming(uid)
+	if err != nil {
+		return has, err
+	}
+	key, err := vault.KeyOf(claim.Key)
+	if err != nil {
+		return has, err
+	}
+	// The files first: many sandboxes wait for the same.
+	if has, err = d.files.fetch(ctx, n); err != nil {
+		return has, err
+	}
+	if _, err = d.Vault.Load(ctx, uid, key, dir); err != nil {
+		return has, err
+	}
+	d.mu.Lock()
+	delete(d.claims, uid)
+	d.mu.Unlock()
+	return has, nil
+}
+
+// claim returns what control granted when the sandbox came, or asks it.
+func (d *Depot) claim(ctx context.Context, uid string) (c fleet.Claim, err error) {
+	d.mu.Lock()
+	c, known := d.claims[uid]
+	d.mu.Unlock()
+	if known {
+		return c, nil
+	}
+	deadline := time.Now().Add(claimTime)
+	for ask := time.NewTicker(claimEvery); ; {
+		c, err = d.Rights.Claim(ctx, d.ID, uid)
+		if err == nil || !errors.Is(err, fleet.ErrNotJoined) && !errors.Is(err, fleet.ErrUnreachable) || time.Now().After(deadline) {
+			ask.Stop()
+			return c, err
+		}
+		select {
+		case <-ask.C:
+		case <-ctx.Done():
+			ask.Stop()
+			return c, context.Cause(ctx)
+		}
+	}
 }
 
 // Retain removes files that came with copies and that nobody uses. Nothing may come meanwhile.

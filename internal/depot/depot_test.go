@@ -62,7 +62,8 @@ type host struct {
 	copies  map[string]int        // guarded by mu; by UID
 	leaving map[string]bool       // guarded by mu
 	has     map[string]node.Files // guarded by mu; of those that were revived
-	made    map[string]time.Time  // guarded by mu
+	made    map[string]time.Time  // guarded by mu; of when copies are, as the depot says
+	placed  map[string]bool       // guarded by mu; those that were revived
 }
 
 // recordFile is what a copy has besides memory.
@@ -121,12 +122,36 @@ func (h *host) Needs(uid string) (node.Files, time.Time, error) {
 	return r.Files, r.At, errors.Join(err, json.Unmarshal(raw, &r))
 }
 
-func (h *host) Revive(_ context.Context, o fleet.Order, has node.Files, _ time.Time) error {
-	raw, err := os.ReadFile(filepath.Join(h.dir, "away", o.UID, "memory"))
+func (h *host) Copied(uid string, at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.memory[o.UID], h.has[o.UID] = string(raw), has
-	return err
+	h.made[uid] = at
+}
+
+func (h *host) Revive(_ context.Context, o fleet.Order, raw []byte, _ time.Time, _ bool) (time.Time, error) {
+	var r record
+	err := json.Unmarshal(raw, &r)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.placed[o.UID] = true
+	return r.At, err
+}
+
+// fetch has a sandbox be on a host that was given it.
+func (h *host) fetch(t *testing.T, uid string) {
+	t.Helper()
+	if !h.placed[uid] {
+		t.Fatal("nobody gave it to the node")
+	}
+	has, err := h.depot.Fetch(t.Context(), uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(filepath.Join(h.dir, "away", uid, "memory"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.memory[uid], h.has[uid] = string(raw), has
 }
 
 func (h *host) copied(uid string) int {
@@ -162,7 +187,7 @@ func (y *yard) host(t *testing.T, id, root string, change func(*depot.Options)) 
 	t.Helper()
 	h := &host{
 		dir: t.TempDir(), memory: map[string]string{}, copies: map[string]int{}, leaving: map[string]bool{},
-		has: map[string]node.Files{}, made: map[string]time.Time{},
+		has: map[string]node.Files{}, made: map[string]time.Time{}, placed: map[string]bool{},
 	}
 	images := filepath.Join(h.dir, "images")
 	h.files = node.Files{Root: filepath.Join(images, "root.erofs"), Agent: filepath.Join(images, "agent.erofs")}
@@ -194,9 +219,13 @@ func TestThereAndBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		y.rights.move("s", id)
-		if at, err := to.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}); err != nil || time.Since(at) > time.Minute {
+		if at, err := to.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}, false); err != nil || time.Since(at) > time.Minute {
 			t.Fatalf("it was made at %s: %v", at, err)
 		}
+		if from.made["s"].IsZero() {
+			t.Error("the node does not know that the bucket has a copy")
+		}
+		to.fetch(t, "s")
 	}
 	step(a, b, "b")
 	if b.memory["s"] != "one" {
@@ -238,7 +267,7 @@ func TestFence(t *testing.T) {
 		t.Fatal(err)
 	}
 	y.rights.move("s", "b")
-	if _, err := b.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}); err != nil {
+	if _, err := b.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}, false); err != nil {
 		t.Fatal(err)
 	}
 	a.memory["s"] = "late"
@@ -247,11 +276,17 @@ func TestFence(t *testing.T) {
 	}
 	y.rights.move("s", "c")
 	c := y.host(t, "c", "root", nil)
-	if _, err := c.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}); err != nil || c.memory["s"] != "one" {
-		t.Errorf("it goes on as %q: %v", c.memory["s"], err)
+	if _, err := c.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}, false); err != nil {
+		t.Fatal(err)
+	}
+	if c.fetch(t, "s"); c.memory["s"] != "one" {
+		t.Errorf("it goes on as %q", c.memory["s"])
+	}
+	if _, err := b.depot.Fetch(t.Context(), "s"); err == nil {
+		t.Error("the node that had it before fetches it")
 	}
 	y.rights.move("nobody", "c")
-	if _, err := c.depot.Revive(t.Context(), fleet.Order{UID: "nobody"}, time.Time{}); doze.Public(err).Kind != doze.NotFound {
+	if _, err := c.depot.Revive(t.Context(), fleet.Order{UID: "nobody"}, time.Time{}, false); doze.Public(err).Kind != doze.NotFound {
 		t.Errorf("a sandbox without a copy: %v", err)
 	}
 }
@@ -325,7 +360,10 @@ func TestDepartMakesItsOwnCopy(t *testing.T) {
 	cancel()
 	run.Wait()
 	y.rights.move("s", "b")
-	if _, err := b.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}); err != nil || b.memory["s"] != "new" {
-		t.Errorf("it goes on as %q: %v", b.memory["s"], err)
+	if _, err := b.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}, false); err != nil {
+		t.Fatal(err)
+	}
+	if b.fetch(t, "s"); b.memory["s"] != "new" {
+		t.Errorf("it goes on as %q", b.memory["s"])
 	}
 }

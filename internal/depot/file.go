@@ -139,21 +139,8 @@ func (f *files) key(ctx context.Context, n need) (vault.Key, error) {
 	return vault.KeyOf(raw)
 }
 
-// fetch returns what a copy in a directory needs, as paths on this host.
-func (f *files) fetch(ctx context.Context, dir string) (has node.Files, err error) {
-	file, err := os.Open(filepath.Join(dir, needsFile))
-	if err != nil {
-		return has, fmt.Errorf("the copy does not say what it needs: %w", err)
-	}
-	defer func() { _ = file.Close() }() // it was only read
-	raw, err := io.ReadAll(io.LimitReader(file, needsMax))
-	if err != nil {
-		return has, err
-	}
-	n, err := parseNeeds(raw)
-	if err != nil {
-		return has, err
-	}
+// fetch returns what a copy needs, as paths on this host.
+func (f *files) fetch(ctx context.Context, n needs) (has node.Files, err error) {
 	if has.Root, err = f.get(ctx, n.Root); err != nil {
 		return has, err
 	}

@@ -47,6 +47,17 @@ func (b *births) enter(ctx context.Context, workspace string) (leave func(), err
 	}
 }
 
+// try is enter for a caller that does not wait: it reports false if there is no room.
+func (b *births) try() (leave func(), ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.room == 0 {
+		return nil, false
+	}
+	b.room--
+	return b.leave, true
+}
+
 // leave calls the next one, or makes room.
 func (b *births) leave() {
 	b.mu.Lock()

@@ -510,8 +510,8 @@ func (c *Crew) Leave(ctx context.Context, uid string) error {
 }
 
 // Revive implements [fleet.Mover].
-func (c *Crew) Revive(ctx context.Context, o fleet.Order, used time.Time) (time.Time, error) {
-	return on(c, Machine, o.UID, func(n fleet.Node) (time.Time, error) { return n.Revive(ctx, o, used) })
+func (c *Crew) Revive(ctx context.Context, o fleet.Order, used time.Time, ran bool) (time.Time, error) {
+	return on(c, Machine, o.UID, func(n fleet.Node) (time.Time, error) { return n.Revive(ctx, o, used, ran) })
 }
 
 // Build implements [fleet.Builder]. A workspace has one builder: its cache is there.

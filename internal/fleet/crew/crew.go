@@ -351,6 +351,14 @@ func (c *Crew) Move(ctx context.Context, k Kind, id, to string) error {
 	return nil
 }
 
+// Expect counts memory of a machine that goes to a node, until the node says the next time
+// what it has. Many that go at the same time do not all go to the same node.
+func (c *Crew) Expect(id string, memory doze.Megabytes) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.claimed[id] = &claim{memory: memory, counted: true}
+}
+
 // Arrived has edges know where a machine is that moved, and has begun there.
 func (c *Crew) Arrived(id string) {
 	c.mu.Lock()
