@@ -24,6 +24,8 @@ const (
 	lookEvery = 2 * time.Second
 	// retryAfter is the pause after a copy that did not work.
 	retryAfter = 30 * time.Second
+	// backMost is for how long copies stand back at most.
+	backMost = time.Minute
 	// copyTimeout bounds one copy.
 	copyTimeout = 30 * time.Minute
 	// copiesMost are how many copies of a sandbox stay: nobody goes on from an old one.
@@ -34,8 +36,8 @@ const (
 	fileEpoch = 1
 	// recordMost bounds the record of a copy, in bytes.
 	recordMost = 256 << 10
-	// claimTime is how long a load waits for control to say whose the copy is: a node that
-	// starts has to join first. claimEvery is how often it asks.
+	// claimTime is how long a load waits for control to say whose the copy is. A node that
+	// starts has to join first. claimEvery is how often the load asks.
 	claimTime, claimEvery = 10 * time.Second, 250 * time.Millisecond
 )
 
@@ -48,6 +50,7 @@ type Node interface {
 	Incoming(uid string) (dir string, err error)
 	Needs(uid string) (f node.Files, at time.Time, err error)
 	Copied(uid string, at time.Time)
+	Receiving() bool
 	Revive(ctx context.Context, o fleet.Order, record []byte, used time.Time, ran bool) (at time.Time, err error)
 }
 
@@ -79,6 +82,7 @@ type Depot struct {
 
 	node  Node
 	files files
+	back  time.Time      // used by Run alone; since when copies stand back
 	locks *keylock.Locks // one transfer of a sandbox at a time
 
 	mu     sync.Mutex
@@ -115,6 +119,9 @@ func (d *Depot) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+		if d.standsBack(time.Now()) {
+			continue
+		}
 		all := d.node.Copyable()
 		d.forget(all)
 		for _, s := range all {
@@ -128,6 +135,19 @@ func (d *Depot) Run(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// standsBack reports whether copies wait for memory that comes from the bucket, and that somebody
+// may wait for. They do not for longer than backMost.
+func (d *Depot) standsBack(now time.Time) bool {
+	if !d.node.Receiving() {
+		d.back = time.Time{}
+		return false
+	}
+	if d.back.IsZero() {
+		d.back = now
+	}
+	return now.Sub(d.back) < backMost
 }
 
 // due reports whether the bucket should have another copy of a sandbox.
@@ -294,9 +314,10 @@ func small(ctx context.Context, c *vault.Copy, name string, most int64) ([]byte,
 }
 
 // Fetch puts the newest copy of a sandbox of this node where the node expects it, and
-// returns what the copy needs, on this host. It is NotFound if there is no copy.
+// returns what the copy needs, on this host. It is NotFound if there is no copy. A copy that
+// is being made of the sandbox ends early: it is of the processes that the sandbox lost.
 func (d *Depot) Fetch(ctx context.Context, uid string) (has node.Files, err error) {
-	ctx, release, err := d.locks.Take(ctx, uid)
+	ctx, release, err := d.instead(ctx, uid)
 	if err != nil {
 		return has, err
 	}
@@ -336,6 +357,25 @@ func (d *Depot) Fetch(ctx context.Context, uid string) (has node.Files, err erro
 	delete(d.claims, uid)
 	d.mu.Unlock()
 	return has, nil
+}
+
+// errInstead is why a copy ends early.
+var errInstead = errors.New("the sandbox goes on from an earlier copy")
+
+// instead takes the turn of a sandbox from a copy that is under way.
+func (d *Depot) instead(ctx context.Context, uid string) (_ context.Context, release func(), err error) {
+	for {
+		turn, release, busy := d.locks.Try(ctx, uid)
+		if busy == nil {
+			return turn, release, nil
+		}
+		d.locks.Interrupt(uid, errInstead)
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, nil, context.Cause(ctx)
+		}
+	}
 }
 
 // claim returns what control granted when the sandbox came, or asks it.

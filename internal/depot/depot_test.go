@@ -63,6 +63,7 @@ type host struct {
 	leaving map[string]bool       // guarded by mu
 	has     map[string]node.Files // guarded by mu; of those that were revived
 	made    map[string]time.Time  // guarded by mu; of when copies are, as the depot says
+	stuck   bool                  // guarded by mu; copies last until they are ended
 	placed  map[string]bool       // guarded by mu; those that were revived
 }
 
@@ -80,9 +81,16 @@ func (h *host) Copyable() []node.Copyable {
 	return slices.Clone(h.list)
 }
 
-func (h *host) CopyOut(_ context.Context, uid string) (string, node.Files, func() error, error) {
+func (h *host) CopyOut(ctx context.Context, uid string) (string, node.Files, func() error, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.stuck {
+		h.copies[uid]++
+		h.mu.Unlock()
+		<-ctx.Done()
+		h.mu.Lock()
+		return "", node.Files{}, nil, context.Cause(ctx)
+	}
 	dir := filepath.Join(h.dir, "away", uid)
 	raw, err := json.Marshal(record{h.files, time.Now()})
 	err = errors.Join(err, os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, recordFile), raw, 0o600),
@@ -127,6 +135,8 @@ func (h *host) Copied(uid string, at time.Time) {
 	defer h.mu.Unlock()
 	h.made[uid] = at
 }
+
+func (h *host) Receiving() bool { return false }
 
 func (h *host) Revive(_ context.Context, o fleet.Order, raw []byte, _ time.Time, _ bool) (time.Time, error) {
 	var r record
@@ -326,6 +336,34 @@ func TestRun(t *testing.T) {
 	if h.copies["fresh"] != 0 || h.copies["asleep"] != 2 {
 		t.Errorf("copies: %v", h.copies)
 	}
+}
+
+// TestFetchEndsCopy: a sandbox that lost its processes while it was copied does not wait for that
+// copy, which waits for the sandbox.
+func TestFetchEndsCopy(t *testing.T) {
+	t.Parallel()
+	y := newYard(t)
+	a := y.host(t, "a", "root", func(o *depot.Options) { o.After, o.Every = 0, time.Second })
+	y.rights.move("s", "a")
+	a.memory["s"] = "old"
+	if err := a.depot.Depart(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	a.placed["s"], a.stuck = true, true
+	a.list = []node.Copyable{{UID: "s", Awake: true, Since: time.Now().Add(-time.Hour), State: "1"}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { _ = a.depot.Run(ctx) })
+	for deadline := time.Now().Add(time.Minute); a.copied("s") < 2; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no copy is made")
+		}
+	}
+	a.fetch(t, "s")
+	if cancel(); a.memory["s"] != "old" {
+		t.Errorf("it goes on as %q", a.memory["s"])
+	}
+	run.Wait()
 }
 
 // TestDepartMakesItsOwnCopy: a departure that meets a copy under way does not take that for

@@ -283,7 +283,7 @@ type Driver interface {
 	// Connections of the copied machine are closed in it.
 	Boot(ctx context.Context, c Config) (Machine, error)
 	// Receive makes the copy in c.From the checkpoint of the machine that was copied, on
-	// this host or another one, in the place of an older one. The machine is OnDisk then, and
+	// this host or another one. It takes the place of an older one. The machine is OnDisk then, and
 	// wakes from the copy with its memory, processes and files. The network is that of
 	// c. What Boot says of copies holds here, too. The caller has written the copy
 	// just now and compared it with what was saved. The machine has no processes. An error

@@ -32,8 +32,8 @@ type absence struct {
 	next time.Time // of the next try by itself
 }
 
-// Revive gives the node a sandbox that another one had. record is the one of its copy in the
-// bucket. used is when the sandbox was used last, and ran says that its processes did. What
+// Revive gives the node a sandbox that another one had. The record is that of its copy in the
+// bucket. The sandbox was used last at the time used, and ran says that its processes did. What
 // it did after the copy was made is lost, and its owner hears of that. On a node whose
 // sandboxes do not go back, such a sandbox is NotFound. Revive returns of when the copy is.
 // One that is here already is no error.
@@ -108,8 +108,8 @@ func (b *Box) lose(since, now time.Time) string {
 		since.UTC().Format(time.RFC3339), now.Sub(since).Round(time.Second))
 }
 
-// resort has a box without processes go on from its copy in the bucket, if there is one
-// that is newer than what is left here, and if it may go back. made is of when that is, or
+// resort has a box without processes go on from its copy in the bucket, if it may go back,
+// and the copy is newer than what is left here. That is of the time made, which is
 // zero if nothing is left. It returns what is lost, or nothing for a box that has no such
 // copy. The caller has writeDown write it down. Preconditions: the turn and mu are held, or
 // nobody else has the box yet.
@@ -162,8 +162,11 @@ func (b *Box) receive(ctx context.Context) (machine.Machine, error) {
 	}
 	c.From = ""
 	n.become(b, made{c, s.Image})
-	phase := b.present(&s)
+	phase, was := b.present(&s)
 	if err := n.save(b, phase, ""); err != nil {
+		b.mu.Lock()
+		b.absent = was // as the record has it
+		b.mu.Unlock()
 		return nil, fmt.Errorf("write the record: %w", err)
 	}
 	slog.InfoContext(ctx, "the memory of a sandbox is here", "sandbox", uid, "made", s.At, "fetch", fetched.String(), "took", time.Since(began).String())
@@ -171,19 +174,20 @@ func (b *Box) receive(ctx context.Context) (machine.Machine, error) {
 }
 
 // present takes note that the memory of a box is here, and returns which phase its record
-// has. Preconditions: the turn is held.
-func (b *Box) present(s *savedSnapshot) doze.Phase {
+// has, and what was known of its absence. Preconditions: the turn is held.
+func (b *Box) present(s *savedSnapshot) (phase doze.Phase, was *absence) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if told := b.absent.Told; !told.IsZero() && !told.Equal(s.At) { // a newer copy than anybody knew of
 		b.note("its memory was lost: " + b.lose(s.At, time.Now()))
 	}
+	was = b.absent
 	b.absent, b.copied, b.received = nil, s.At, true
 	b.entry.of(&s.Image, &b.order)
 	if b.state.Is(doze.Disabled) {
-		return doze.Disabled
+		return doze.Disabled, was
 	}
-	return doze.Standby
+	return doze.Standby, was
 }
 
 // arrive gets the memory of a box that is absent, when it is its turn among those that
@@ -249,6 +253,9 @@ func (n *Node) receiveAll(ctx context.Context) {
 		}
 	}
 }
+
+// Receiving reports whether memory is coming from the bucket.
+func (n *Node) Receiving() bool { return n.arrivals.busy() }
 
 // absentees are boxes that are absent and have not been tried just now, those that ran
 // first.

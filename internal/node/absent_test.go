@@ -153,8 +153,9 @@ func TestCopyIsLeft(t *testing.T) {
 			t.Errorf("what is here came %d times", c.fetches())
 		}
 		p.hello("a")
+		time.Sleep(time.Second)
 		at = c.copy(p, "a")
-		time.Sleep(time.Minute)
+		time.Sleep(time.Second)
 		p.stop()
 		h.Reboot()
 		p = c.with(h, nil)
@@ -288,6 +289,9 @@ func TestRevive(t *testing.T) {
 					t.Fatalf("%s: %v, %v", uid, at, err)
 				}
 			}
+		}
+		if p.Receiving() {
+			t.Error("memory comes, and nobody is absent")
 		}
 		revive("a", a, false)
 		revive("b", b.Add(time.Hour), true)
