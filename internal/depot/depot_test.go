@@ -147,9 +147,10 @@ func (h *host) Revive(_ context.Context, o fleet.Order, raw []byte, _ time.Time,
 	return r.At, err
 }
 
-// fetch has a sandbox be on a host that was given it.
-func (h *host) fetch(t *testing.T, uid string) {
+// fetch has the sandbox s be on a host that was given it.
+func (h *host) fetch(t *testing.T) {
 	t.Helper()
+	const uid = "s"
 	if !h.placed[uid] {
 		t.Fatal("nobody gave it to the node")
 	}
@@ -235,7 +236,7 @@ func TestThereAndBack(t *testing.T) {
 		if from.made["s"].IsZero() {
 			t.Error("the node does not know that the bucket has a copy")
 		}
-		to.fetch(t, "s")
+		to.fetch(t)
 	}
 	step(a, b, "b")
 	if b.memory["s"] != "one" {
@@ -289,7 +290,7 @@ func TestFence(t *testing.T) {
 	if _, err := c.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}, false); err != nil {
 		t.Fatal(err)
 	}
-	if c.fetch(t, "s"); c.memory["s"] != "one" {
+	if c.fetch(t); c.memory["s"] != "one" {
 		t.Errorf("it goes on as %q", c.memory["s"])
 	}
 	if _, err := b.depot.Fetch(t.Context(), "s"); err == nil {
@@ -359,7 +360,7 @@ func TestFetchEndsCopy(t *testing.T) {
 			t.Fatal("no copy is made")
 		}
 	}
-	a.fetch(t, "s")
+	a.fetch(t)
 	if cancel(); a.memory["s"] != "old" {
 		t.Errorf("it goes on as %q", a.memory["s"])
 	}
@@ -401,7 +402,7 @@ func TestDepartMakesItsOwnCopy(t *testing.T) {
 	if _, err := b.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}, false); err != nil {
 		t.Fatal(err)
 	}
-	if b.fetch(t, "s"); b.memory["s"] != "new" {
+	if b.fetch(t); b.memory["s"] != "new" {
 		t.Errorf("it goes on as %q", b.memory["s"])
 	}
 }
