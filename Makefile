@@ -176,6 +176,8 @@ soak: deps-test build ## SOAK (10m) or SLEEPS of sleeping, waking, copying, kill
 fleet: deps-test build ## FAULTS (300) of nodes, control, bucket and network of a fleet; a lost node with 70 sandboxes; drains under load
 	$(SUDO) $(GO) run ./test/fleet faults -faults $(FAULTS) $(if $(SEED),-seed $(SEED))
 	$(SUDO) $(GO) run ./test/fleet takeover
+	$(SUDO) $(GO) run ./test/fleet volumes
+	$(SUDO) $(GO) run ./test/fleet snapshots
 	$(SUDO) $(GO) run ./test/fleet drain
 
 bench-wake: deps build ## latency of a request to awake, paused, swapped and on-disk sandboxes

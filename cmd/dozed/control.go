@@ -33,7 +33,7 @@ func serveControl(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	remote, key, err := p.BeginRemote(ctx, r.identity.Transport(mtls.Node), addresses)
+	remote, key, err := p.BeginRemote(ctx, r.identity.Nodes(), addresses)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func serveControl(ctx context.Context, args []string) (err error) {
 	page := metric.Page{
 		Metrics: m.metrics, Authenticate: p.Credentials.Authenticate, Operator: r.settings.Workspace, Others: remote.NodeMetrics,
 		Now: func(ctx context.Context) metric.Now {
-			return metric.Now{Drops: m.traces.Drops(), Nodes: remote.Census(ctx)}
+			return metric.Now{Drops: m.traces.Drops(), Nodes: remote.Census(ctx), Front: metric.Front{Certificates: r.identity.Ends("")}}
 		},
 	}
 	fmt.Println("The control role is ready at", r.settings.Control)
@@ -55,6 +55,6 @@ func serveControl(ctx context.Context, args []string) (err error) {
 		daemon.Service{Name: "control", Run: p.Run}, daemon.Service{Name: "leases", Run: remote.Run},
 		daemon.Service{Name: "clock", Run: func(ctx context.Context) error { return clock.Watch(ctx, p.ClockStepped) }},
 		daemon.Service{Name: "history", Run: func(ctx context.Context) error { return p.History.Run(ctx, remote.Recorded(page.Families)) }},
-		serveFleet(r.identity.ServeStrangers, l, remote.Handler(page), remote.End),
+		daemon.Service{Name: "certificate", Run: r.identity.Renewing(nil)}, serveFleet(r.identity.ServeStrangers, l, remote.Handler(page), remote.End),
 	)
 }

@@ -48,10 +48,10 @@ func serveEdge(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	know, err := replica.New(replica.Options{
-		Control: s.Controls()[0], Controls: controls, Nodes: r.identity.Transport(mtls.Node),
+		Control: s.Controls()[0], Controls: controls, Nodes: r.identity.Nodes().To,
 		Edge: rand.Text(), Quotas: m.quotas,
 		Metrics: func(others []byte) ([]byte, error) {
-			own, err := m.metrics.Text(metric.Now{Front: f.Metrics()})
+			own, err := m.metrics.Text(metric.Now{Front: f.Metrics().With(r.identity.Ends(""))})
 			if err != nil {
 				return nil, err
 			}
@@ -89,7 +89,7 @@ func serveEdge(ctx context.Context, args []string) (err error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	return daemon.Run(ctx, slices.Concat(
-		[]daemon.Service{{Name: "desk", Run: know.Desk.Run}}, f.Servers(),
+		[]daemon.Service{{Name: "desk", Run: know.Desk.Run}, {Name: "certificate", Run: r.identity.Renewing(nil)}}, f.Servers(),
 		[]daemon.Service{{Name: "edge", Run: e.Run}}, // ends open requests, before the servers wait for them
 		f.Listeners(ctx, replaced, end))...)
 }

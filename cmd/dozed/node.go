@@ -63,6 +63,6 @@ func serveNode(ctx context.Context, args []string) (err error) {
 	info.ID, info.Incarnation, info.URL, info.Version = id, rand.Text(), s.Node, version
 	fmt.Println("The node", id, "is ready at", s.Node)
 	services := append([]daemon.Service{{Name: "traces", Run: r.meters.traces.Run}}, h.Services()...)
-	services = append(services, serveFleet(r.identity.Serve, l, h.Handler(r.meters.traces.Drops)))
+	services = append(services, serveFleet(r.identity.Serve, l, h.Handler(r.meters.traces.Drops, r.identity.Ends)), daemon.Service{Name: "certificate", Run: r.identity.Renewing(control.Certify)})
 	return daemon.Run(ctx, append(services, control.Services(h, info)...)...)
 }

@@ -82,6 +82,10 @@ func (b *Backup) Do(ctx context.Context, s settings.Settings) error {
 		return err
 	}
 	j := &job{Backup: b, settings: s, dozed: call(where.Run), saved: map[string]bool{}, left: map[string]string{}, began: time.Now()}
+	if roles := instance.Roles(s.Data); len(roles) > 0 {
+		return doze.Errorf(doze.Unsupported, "dozed %s serves %s: a backup is of dozed all alone. To save a fleet, see \"Back up a fleet\" in docs/operations.md",
+			strings.Join(roles, " and dozed "), s.Data)
+	}
 	if j.contents, err = j.ask(ctx); err != nil {
 		return doze.Wrap(err, doze.Unavailable, "no dozed all serves %s, or it is too old: start it, since only it can copy sandboxes", s.Data)
 	}

@@ -52,6 +52,12 @@ type Node interface {
 	Copied(uid string, at time.Time)
 	Receiving() bool
 	Revive(ctx context.Context, o fleet.Order, record []byte, used time.Time, ran bool) (at time.Time, err error)
+	ReviveNow(ctx context.Context, o fleet.Order, has node.Files, used time.Time) (at time.Time, err error)
+	Has(uid string) bool
+	Travels() node.Traveller
+	SnapshotOut(id string) (dir string, needs node.Files, err error)
+	SnapshotIn(id string, has node.Files) error
+	HasSnapshot(id string) bool
 }
 
 // Rights are what control grants a node for what it puts into the bucket.
@@ -88,6 +94,7 @@ type Depot struct {
 	mu     sync.Mutex
 	sent   map[string]sent        // guarded by mu; by UID
 	claims map[string]fleet.Claim // guarded by mu; of sandboxes whose copies are to come, by UID
+	seq    uint64                 // guarded by mu; of the last generation
 }
 
 // sent is what was copied last of a sandbox.
@@ -175,6 +182,14 @@ func (d *Depot) note(s node.Copyable, err error) {
 	d.sent[s.UID] = sent{s.State, s.Awake, time.Now(), err != nil}
 }
 
+// tried reports whether a sandbox was copied, or was to be.
+func (d *Depot) tried(uid string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, was := d.sent[uid]
+	return was
+}
+
 // forget drops what is known of sandboxes that are gone.
 func (d *Depot) forget(all []node.Copyable) {
 	there := map[string]bool{}
@@ -192,6 +207,11 @@ func (d *Depot) forget(all []node.Copyable) {
 
 // Depart implements [fleet.Mover].
 func (d *Depot) Depart(ctx context.Context, uid string) error {
+	if !d.tried(uid) { // most of it goes while requests still enter
+		if err := d.send(ctx, uid, d.node.CopyOut); err != nil && ctx.Err() == nil {
+			slog.InfoContext(ctx, "a sandbox that moves was not copied before", "sandbox", uid, "err", err)
+		}
+	}
 	err := d.send(ctx, uid, d.node.CopyDeparting)
 	if err != nil {
 		err = errors.Join(err, d.node.Return(context.WithoutCancel(ctx), uid))
@@ -232,17 +252,19 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	if err := d.files.send(ctx, dir, needs); err != nil {
+	volumes, err := d.putVolumes(ctx, dir, uid, needs.Volumes)
+	if err != nil {
+		return err
+	}
+	if err := d.files.send(ctx, dir, needs, volumes); err != nil {
 		return err
 	}
 	tree, err := vault.Tree(dir)
 	if err != nil {
 		return err
 	}
-	g := vault.Generation{Epoch: claim.Epoch, Seq: uint64(start.UnixNano())}
-	if last, err := d.Vault.Head(ctx, uid); err == nil && last.Epoch == g.Epoch {
-		g.Seq = max(g.Seq, last.Seq+1) // the clock of the host may have been set back
-	}
+	tree = without(tree, needs.Volumes)
+	g := d.next(ctx, uid, claim.Epoch)
 	saved, err := d.Vault.Save(ctx, uid, key, g, tree)
 	if err != nil {
 		return err
@@ -253,11 +275,16 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 	slog.InfoContext(ctx, "a sandbox is in the bucket", "sandbox", uid, "took", time.Since(start), "sent", saved.SentBytes, "of", saved.ChunkBytes)
 	if _, err := d.Vault.Sweep(ctx, uid, key, copiesMost, sweepGrace); err != nil {
 		slog.WarnContext(ctx, "older copies of a sandbox stay in the bucket", "sandbox", uid, "err", err)
+		return nil
+	}
+	for _, id := range needs.Volumes {
+		d.tidyVolume(ctx, id)
 	}
 	return nil
 }
 
-// Revive implements [fleet.Mover]. It reads no more of the copy than its record.
+// Revive implements [fleet.Mover]. Of a sandbox without volumes it reads no more than the
+// record of the copy.
 func (d *Depot) Revive(ctx context.Context, o fleet.Order, used time.Time, ran bool) (at time.Time, err error) {
 	ctx, release, err := d.locks.Take(ctx, o.UID)
 	if err != nil {
@@ -272,6 +299,9 @@ func (d *Depot) Revive(ctx context.Context, o fleet.Order, used time.Time, ran b
 	if err != nil {
 		return at, err
 	}
+	if len(o.Volumes) > 0 {
+		return d.reviveNow(ctx, o, claim, c, used)
+	}
 	record, err := small(ctx, c, node.CopyRecord, recordMost)
 	if err != nil {
 		return at, err
@@ -283,6 +313,27 @@ func (d *Depot) Revive(ctx context.Context, o fleet.Order, used time.Time, ran b
 	d.claims[o.UID] = claim
 	d.mu.Unlock()
 	slog.InfoContext(ctx, "a sandbox of another node is here", "sandbox", o.UID, "made", at)
+	return at, nil
+}
+
+// reviveNow begins a sandbox with all of its copy. Its volumes come as they were with its
+// memory. One that is here has them, and goes on.
+func (d *Depot) reviveNow(ctx context.Context, o fleet.Order, claim fleet.Claim, c *vault.Copy, used time.Time) (at time.Time, err error) {
+	start := time.Now()
+	has, volumes, err := d.load(ctx, o.UID, claim, c)
+	if err != nil {
+		return at, err
+	}
+	if !d.node.Has(o.UID) {
+		if err := d.getVolumes(ctx, volumes); err != nil {
+			return at, err
+		}
+	}
+	loaded := time.Since(start)
+	if at, err = d.node.ReviveNow(ctx, o, has, used); err != nil {
+		return at, err
+	}
+	slog.InfoContext(ctx, "a sandbox of another node is here", "sandbox", o.UID, "made", at, "load", loaded, "took", time.Since(start))
 	return at, nil
 }
 
@@ -313,6 +364,33 @@ func small(ctx context.Context, c *vault.Copy, name string, most int64) ([]byte,
 	return nil, fmt.Errorf("the copy has no %s of at most %d bytes", name, most)
 }
 
+// load puts a copy where the node expects it, and returns what it needs: files, on this host,
+// and volumes.
+func (d *Depot) load(ctx context.Context, uid string, claim fleet.Claim, c *vault.Copy) (has node.Files, volumes []held, err error) {
+	raw, err := small(ctx, c, needsFile, needsMax)
+	if err != nil {
+		return has, nil, err
+	}
+	n, err := parseNeeds(raw)
+	if err != nil {
+		return has, nil, err
+	}
+	key, err := vault.KeyOf(claim.Key)
+	if err != nil {
+		return has, nil, err
+	}
+	dir, err := d.node.Incoming(uid)
+	if err != nil {
+		return has, nil, err
+	}
+	// The files first: many sandboxes wait for the same.
+	if has, err = d.files.fetch(ctx, n); err != nil {
+		return has, nil, err
+	}
+	_, err = d.Vault.Load(ctx, uid, key, dir)
+	return has, n.Volumes, err
+}
+
 // Fetch puts the newest copy of a sandbox of this node where the node expects it, and
 // returns what the copy needs, on this host. It is NotFound if there is no copy. A copy that
 // is being made of the sandbox ends early: it is of the processes that the sandbox lost.
@@ -330,27 +408,7 @@ func (d *Depot) Fetch(ctx context.Context, uid string) (has node.Files, err erro
 	if err != nil {
 		return has, err
 	}
-	raw, err := small(ctx, c, needsFile, needsMax)
-	if err != nil {
-		return has, err
-	}
-	n, err := parseNeeds(raw)
-	if err != nil {
-		return has, err
-	}
-	dir, err := d.node.Incoming(uid)
-	if err != nil {
-		return has, err
-	}
-	key, err := vault.KeyOf(claim.Key)
-	if err != nil {
-		return has, err
-	}
-	// The files first: many sandboxes wait for the same.
-	if has, err = d.files.fetch(ctx, n); err != nil {
-		return has, err
-	}
-	if _, err = d.Vault.Load(ctx, uid, key, dir); err != nil {
+	if has, _, err = d.load(ctx, uid, claim, c); err != nil { // it has no volumes
 		return has, err
 	}
 	d.mu.Lock()

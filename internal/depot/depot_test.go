@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -65,6 +66,131 @@ type host struct {
 	made    map[string]time.Time  // guarded by mu; of when copies are, as the depot says
 	stuck   bool                  // guarded by mu; copies last until they are ended
 	placed  map[string]bool       // guarded by mu; those that were revived
+	wants   []string              // guarded by mu; the volumes of all sandboxes
+	disks   *disks
+}
+
+func (h *host) Has(uid string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, has := h.memory[uid]
+	return has
+}
+
+func (h *host) Travels() node.Traveller { return h.disks }
+
+func (h *host) HasSnapshot(id string) bool {
+	_, err := os.Stat(filepath.Join(h.dir, "snapshots", id, recordFile))
+	return err == nil
+}
+
+func (h *host) SnapshotOut(id string) (string, node.Files, error) {
+	dir := filepath.Join(h.dir, "snapshots", id)
+	_, err := os.Stat(dir)
+	return dir, h.files, err
+}
+
+func (h *host) SnapshotIn(id string, has node.Files) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.has[id] = has
+	return errors.Join(os.MkdirAll(filepath.Join(h.dir, "snapshots"), 0o700), os.Rename(filepath.Join(h.dir, "away", id), filepath.Join(h.dir, "snapshots", id)))
+}
+
+// only is the volume that tests write to.
+const only = "v"
+
+// disks are volumes that are files, by id.
+type disks struct {
+	dir string
+
+	mu    sync.Mutex
+	epoch map[string]uint64 // guarded by mu
+	saved map[string]string // guarded by mu
+	owner map[string]string // guarded by mu
+}
+
+func (d *disks) path(id string) string { return filepath.Join(d.dir, id) }
+
+func (d *disks) write(t *testing.T, text string) {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := os.WriteFile(d.path(only), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	delete(d.saved, only)
+	d.epoch[only] = max(d.epoch[only], 2)
+}
+
+func (d *disks) text(t *testing.T) string {
+	t.Helper()
+	raw, err := os.ReadFile(d.path(only))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+func (d *disks) Lend(ctx context.Context, id string, read func(context.Context, string) error) error {
+	return read(ctx, d.path(id))
+}
+
+func (d *disks) Owner(id string) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.owner[id]
+}
+
+func (d *disks) give(owner string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.owner[only] = owner
+}
+
+func (d *disks) Epoch(id string) (uint64, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.epoch[id], nil
+}
+
+func (d *disks) Receive(id string, epoch uint64, size int64, write func(*os.File) error) error {
+	f, err := os.Create(d.path(id))
+	if err != nil {
+		return err
+	}
+	err = errors.Join(write(f), f.Close())
+	if info, none := os.Stat(d.path(id)); none != nil || info.Size() != size {
+		err = errors.Join(err, none, errors.New("it has another size"))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.epoch[id] = epoch
+	delete(d.saved, id)
+	return err
+}
+
+func (d *disks) Evict(id string, epoch uint64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.epoch[id] < epoch {
+		delete(d.epoch, id)
+		return os.Remove(d.path(id))
+	}
+	return nil
+}
+
+func (d *disks) SetSaved(id, text string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.saved[id] = text
+	return nil
+}
+
+func (d *disks) Saved(id string) (string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.saved[id], nil
 }
 
 // recordFile is what a copy has besides memory.
@@ -95,6 +221,13 @@ func (h *host) CopyOut(ctx context.Context, uid string) (string, node.Files, fun
 	raw, err := json.Marshal(record{h.files, time.Now()})
 	err = errors.Join(err, os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, recordFile), raw, 0o600),
 		os.WriteFile(filepath.Join(dir, "memory"), []byte(h.memory[uid]), 0o600))
+	needs := h.files
+	needs.Volumes = h.wants
+	err = errors.Join(err, os.MkdirAll(filepath.Join(dir, node.VolumesName), 0o700))
+	for _, id := range h.wants {
+		text, none := os.ReadFile(h.disks.path(id))
+		err = errors.Join(err, none, os.WriteFile(filepath.Join(dir, node.VolumesName, id), text, 0o600))
+	}
 	h.copies[uid]++
 	if slow := h.slow; slow != nil {
 		h.slow = nil // the first copy alone
@@ -102,7 +235,7 @@ func (h *host) CopyOut(ctx context.Context, uid string) (string, node.Files, fun
 		<-slow
 		h.mu.Lock()
 	}
-	return dir, h.files, func() error { return os.RemoveAll(dir) }, err
+	return dir, needs, func() error { return os.RemoveAll(dir) }, err
 }
 
 func (h *host) CopyDeparting(ctx context.Context, uid string) (string, node.Files, func() error, error) {
@@ -144,6 +277,17 @@ func (h *host) Revive(_ context.Context, o fleet.Order, raw []byte, _ time.Time,
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.placed[o.UID] = true
+	return r.At, err
+}
+
+func (h *host) ReviveNow(_ context.Context, o fleet.Order, has node.Files, _ time.Time) (time.Time, error) {
+	text, err := os.ReadFile(filepath.Join(h.dir, "away", o.UID, "memory"))
+	raw, none := os.ReadFile(filepath.Join(h.dir, "away", o.UID, recordFile))
+	var r record
+	err = errors.Join(err, none, json.Unmarshal(raw, &r))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.memory[o.UID], h.has[o.UID] = string(text), has
 	return r.At, err
 }
 
@@ -198,7 +342,7 @@ func (y *yard) host(t *testing.T, id, root string, change func(*depot.Options)) 
 	t.Helper()
 	h := &host{
 		dir: t.TempDir(), memory: map[string]string{}, copies: map[string]int{}, leaving: map[string]bool{},
-		has: map[string]node.Files{}, made: map[string]time.Time{}, placed: map[string]bool{},
+		has: map[string]node.Files{}, made: map[string]time.Time{}, placed: map[string]bool{}, disks: &disks{dir: t.TempDir(), epoch: map[string]uint64{}, saved: map[string]string{}, owner: map[string]string{}},
 	}
 	images := filepath.Join(h.dir, "images")
 	h.files = node.Files{Root: filepath.Join(images, "root.erofs"), Agent: filepath.Join(images, "agent.erofs")}
@@ -404,5 +548,189 @@ func TestDepartMakesItsOwnCopy(t *testing.T) {
 	}
 	if b.fetch(t); b.memory["s"] != "new" {
 		t.Errorf("it goes on as %q", b.memory["s"])
+	}
+}
+
+// volumeOf is the name of a volume among the rights.
+func volumeOf(id string) string { return fleet.VolumeObject(id) }
+
+// TestVolumesTravel: a sandbox finds its volumes as they were when its memory was copied, whatever
+// was saved of them after that. The node before saves nothing over them.
+func TestVolumesTravel(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	y := newYard(t)
+	a, b := y.host(t, "a", "root", nil), y.host(t, "b", "root", nil)
+	for _, name := range []string{"s", volumeOf("v")} {
+		y.rights.move(name, "a")
+		y.rights.move(name, "a")
+	}
+	a.memory["s"], a.wants = "one", []string{"v"}
+	a.disks.write(t, "volume one")
+	a.disks.give("s")
+	if err := a.depot.Depart(ctx, "s"); err != nil {
+		t.Fatal(err)
+	}
+	// The node goes on without its lease, and comes as far as the volume.
+	a.disks.write(t, "volume late")
+	y.rights.move("s", "b")
+	a.memory["s"] = "late"
+	if err := a.depot.Depart(ctx, "s"); doze.Public(err).Kind != doze.Conflict {
+		t.Errorf("a node copies what another one has: %v", err)
+	}
+	a.disks.give("")
+	if err := a.depot.SaveVolume(ctx, "v"); err != nil { // a save that was under way
+		t.Fatal(err)
+	}
+	y.rights.move(volumeOf("v"), "b")
+	b.disks.write(t, "of long ago")
+	if _, err := b.depot.Revive(ctx, fleet.Order{UID: "s", Volumes: []fleet.Volume{{ID: "v"}}}, time.Time{}, true); err != nil {
+		t.Fatal(err)
+	}
+	if b.memory["s"] != "one" || b.disks.text(t) != "volume one" {
+		t.Errorf("it goes on as %q with %q", b.memory["s"], b.disks.text(t))
+	}
+	if err := a.depot.SaveVolume(ctx, "v"); doze.Public(err).Kind != doze.Conflict {
+		t.Errorf("a node saves a volume of another one: %v", err)
+	}
+	// One that is here already keeps what it wrote since.
+	b.disks.write(t, "volume two")
+	if _, err := b.depot.Revive(ctx, fleet.Order{UID: "s", Volumes: []fleet.Volume{{ID: "v"}}}, time.Time{}, true); err != nil || b.disks.text(t) != "volume two" {
+		t.Errorf("asked again it has %q: %v", b.disks.text(t), err)
+	}
+	for _, name := range y.bucket.Keys(t) {
+		if text, _ := y.bucket.Text(t, name); bytes.Contains([]byte(text), []byte("volume ")) {
+			t.Errorf("%s can be read in the bucket", name)
+		}
+	}
+}
+
+// TestFreeVolume: a volume that no sandbox has is saved once for each state, and comes to the node
+// that needs it, in place of an older one.
+func TestFreeVolume(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	y := newYard(t)
+	a, b := y.host(t, "a", "root", nil), y.host(t, "b", "root", nil)
+	place := func(to string) []fleet.Volume {
+		y.rights.move(volumeOf("v"), to)
+		y.rights.mu.Lock()
+		defer y.rights.mu.Unlock()
+		return []fleet.Volume{{ID: "v", Epoch: y.rights.epoch[volumeOf("v")]}, {Path: "/scratch"}}
+	}
+	place("a")
+	place("a")
+	a.disks.write(t, "one")
+	for range 2 {
+		if err := a.depot.SaveVolume(ctx, "v"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	manifests := 0
+	for _, name := range y.bucket.Keys(t) {
+		if strings.Contains(name, volumeOf("v")+"/m/") {
+			manifests++
+		}
+	}
+	if manifests != 1 {
+		t.Errorf("one state was saved %d times", manifests)
+	}
+	at := place("b")
+	for range 2 {
+		if err := b.depot.FetchVolumes(ctx, at); err != nil || b.disks.text(t) != "one" {
+			t.Fatalf("it comes as %q: %v", b.disks.text(t), err)
+		}
+	}
+	b.disks.write(t, "two")
+	if err := b.depot.FetchVolumes(ctx, at); err != nil || b.disks.text(t) != "two" {
+		t.Fatalf("what is here is replaced by %q: %v", b.disks.text(t), err)
+	}
+	if err := b.depot.SaveVolume(ctx, "v"); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.depot.FetchVolumes(ctx, place("a")); err != nil || a.disks.text(t) != "two" {
+		t.Errorf("it comes back as %q: %v", a.disks.text(t), err)
+	}
+	// Placed elsewhere, and never fetched there: the bucket has it as it is.
+	place("b")
+	if err := b.depot.SaveVolume(ctx, "v"); err != nil || b.disks.text(t) != "two" {
+		t.Errorf("a volume that did not come yet: %v", err)
+	}
+	y.rights.move(volumeOf("new"), "a")
+	if err := a.depot.FetchVolumes(ctx, []fleet.Volume{{ID: "new", Epoch: 7}}); doze.Public(err).Kind != doze.Unavailable {
+		t.Errorf("a volume of which there is no copy: %v", err)
+	}
+}
+
+// TestSnapshotsTravel: a snapshot is saved once, and any node that may have it gets it.
+func TestSnapshotsTravel(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	y := newYard(t)
+	a, b := y.host(t, "a", "root of a", nil), y.host(t, "b", "root of b", nil)
+	dir := filepath.Join(a.dir, "snapshots", "s")
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, recordFile), []byte("{}"), 0o600), os.WriteFile(filepath.Join(dir, "memory"), []byte("as it was"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.depot.FetchSnapshot(ctx, "s"); doze.Public(err).Kind != doze.Conflict {
+		t.Errorf("a node gets a snapshot that it may not have: %v", err)
+	}
+	y.rights.move(fleet.SnapshotObject("s"), "b")
+	if err := b.depot.FetchSnapshot(ctx, "s"); doze.Public(err).Kind != doze.Unavailable {
+		t.Errorf("a snapshot that nobody saved: %v", err)
+	}
+	y.rights.move(fleet.SnapshotObject("s"), "a")
+	for range 2 {
+		if err := a.depot.SaveSnapshot(ctx, "s"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	y.rights.move(fleet.SnapshotObject("s"), "b")
+	for range 2 {
+		if err := b.depot.FetchSnapshot(ctx, "s"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	memory, err := os.ReadFile(filepath.Join(b.dir, "snapshots", "s", "memory"))
+	root, none := os.ReadFile(b.has["s"].Root)
+	if string(memory) != "as it was" || string(root) != "root of a" {
+		t.Errorf("it has the memory %q and the root %q: %v", memory, root, errors.Join(err, none))
+	}
+}
+
+// TestLateCopy: the copy of a sandbox that is gone saves nothing over what its volume is by now.
+func TestLateCopy(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	y := newYard(t)
+	a, b := y.host(t, "a", "root", nil), y.host(t, "b", "root", nil)
+	for _, name := range []string{"s", volumeOf("v")} {
+		y.rights.move(name, "a")
+		y.rights.move(name, "a")
+	}
+	a.memory["s"], a.wants = "one", []string{"v"}
+	a.disks.write(t, "old")
+	a.disks.give("s")
+	slow := make(chan struct{})
+	a.slow = slow
+	copied := make(chan error, 1)
+	go func() { copied <- a.depot.Depart(ctx, "s") }()
+	for deadline := time.Now().Add(time.Minute); a.copied("s") == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no copy is made")
+		}
+	}
+	a.disks.give("") // the sandbox was deleted, and another one wrote
+	a.disks.write(t, "new")
+	if err := a.depot.SaveVolume(ctx, "v"); err != nil {
+		t.Fatal(err)
+	}
+	close(slow)
+	if err := <-copied; doze.Public(err).Kind != doze.Conflict {
+		t.Errorf("the copy that was late: %v", err)
+	}
+	y.rights.move(volumeOf("v"), "b")
+	if err := b.depot.FetchVolumes(ctx, []fleet.Volume{{ID: "v", Epoch: 3}}); err != nil || b.disks.text(t) != "new" {
+		t.Errorf("the volume goes on as %q: %v", b.disks.text(t), err)
 	}
 }

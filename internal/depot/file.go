@@ -24,7 +24,7 @@ const (
 	// needsFile, in a copy, says which files it needs.
 	needsFile = "needs.json"
 	// needsMax bounds it, in bytes.
-	needsMax = 4 << 10
+	needsMax = 16 << 10
 	// fileMode is of files that came: nobody changes them.
 	fileMode = 0o444
 )
@@ -38,8 +38,9 @@ type need struct {
 
 // needs are those of a copy.
 type needs struct {
-	Root  need `json:"root"`
-	Agent need `json:"agent"`
+	Root    need   `json:"root"`
+	Agent   need   `json:"agent"`
+	Volumes []held `json:"volumes,omitempty"`
 }
 
 var (
@@ -67,8 +68,8 @@ type files struct {
 }
 
 // send has the bucket have what a copy needs, and the copy say so.
-func (f *files) send(ctx context.Context, dir string, of node.Files) error {
-	var n needs
+func (f *files) send(ctx context.Context, dir string, of node.Files, volumes []held) error {
+	n := needs{Volumes: volumes}
 	for path, to := range map[string]*need{of.Root: &n.Root, of.Agent: &n.Agent} {
 		sum, err := f.sum(path)
 		if err != nil {
@@ -148,11 +149,32 @@ func (f *files) fetch(ctx context.Context, n needs) (has node.Files, err error) 
 	return has, err
 }
 
+// readNeeds returns what a copy in a directory needs.
+func readNeeds(dir string) (n needs, err error) {
+	file, err := os.Open(filepath.Join(dir, needsFile))
+	if err != nil {
+		return n, fmt.Errorf("the copy does not say what it needs: %w", err)
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	raw, err := io.ReadAll(io.LimitReader(file, needsMax))
+	if err != nil {
+		return n, err
+	}
+	return parseNeeds(raw)
+}
+
 func parseNeeds(raw []byte) (n needs, err error) {
 	if err := json.Unmarshal(raw, &n); err != nil {
 		return n, fmt.Errorf("what the copy needs cannot be read: %w", err)
 	}
-	return n, errors.Join(n.Root.check(), n.Agent.check())
+	if len(n.Volumes) > volumesMost {
+		return n, fmt.Errorf("the copy needs %d volumes", len(n.Volumes))
+	}
+	errs := []error{n.Root.check(), n.Agent.check()}
+	for _, h := range n.Volumes {
+		errs = append(errs, h.check())
+	}
+	return n, errors.Join(errs...)
 }
 
 // get returns the path of a file on this host, which comes from the bucket if it is not

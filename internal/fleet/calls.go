@@ -29,6 +29,7 @@ type arguments struct {
 	Since     time.Time      `json:",omitzero"`
 	Used      time.Time      `json:",omitzero"`
 	Ran       bool           `json:",omitempty"`
+	Epoch     uint64         `json:",omitempty"`
 	Query     LogQuery       `json:",omitzero"`
 	Ended     []EndedLog     `json:",omitempty"`
 
@@ -36,6 +37,7 @@ type arguments struct {
 	Renewal Renewal           `json:",omitzero"`
 	Reports []Report          `json:",omitempty"`
 	Bytes   map[string]uint64 `json:",omitempty"` // by workspace
+	Request []byte            `json:",omitempty"` // for a certificate
 }
 
 // nothing is the answer of a call that returns an error alone.
@@ -134,6 +136,15 @@ var calls = map[string]func(ctx context.Context, n Node, in *arguments) (any, er
 	"Leave":  func(ctx context.Context, n Node, in *arguments) (any, error) { return nothing{}, n.Leave(ctx, in.UID) },
 	"Revive": func(ctx context.Context, n Node, in *arguments) (any, error) {
 		return n.Revive(ctx, in.Order, in.Used, in.Ran)
+	},
+	"SaveVolume": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.SaveVolume(ctx, in.ID)
+	},
+	"SaveSnapshot": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.SaveSnapshot(ctx, in.ID)
+	},
+	"LeaveVolume": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.LeaveVolume(ctx, in.ID, in.Epoch)
 	},
 	"Retire": func(ctx context.Context, n Node, in *arguments) (any, error) { return n.Retire(ctx, in.UID, in.Since) },
 	"Reinstate": func(ctx context.Context, n Node, in *arguments) (any, error) {

@@ -389,6 +389,21 @@ func (c *Client) Revive(ctx context.Context, o Order, used time.Time, ran bool) 
 	return ask[time.Time](ctx, c, "Revive", arguments{Order: o, Used: used, Ran: ran})
 }
 
+// SaveVolume implements [Mover].
+func (c *Client) SaveVolume(ctx context.Context, id string) error {
+	return c.do(ctx, "SaveVolume", arguments{ID: id}, nil)
+}
+
+// SaveSnapshot implements [Mover].
+func (c *Client) SaveSnapshot(ctx context.Context, id string) error {
+	return c.do(ctx, "SaveSnapshot", arguments{ID: id}, nil)
+}
+
+// LeaveVolume implements [Mover].
+func (c *Client) LeaveVolume(ctx context.Context, id string, epoch uint64) error {
+	return c.do(ctx, "LeaveVolume", arguments{ID: id, Epoch: epoch}, nil)
+}
+
 // Retire implements [Node].
 func (c *Client) Retire(ctx context.Context, uid string, since time.Time) (bool, error) {
 	return ask[bool](ctx, c, "Retire", arguments{UID: uid, Since: since})

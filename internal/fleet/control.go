@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"regexp"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -66,10 +67,16 @@ type Control interface {
 	// crash. What a node says of machines of other nodes is dropped.
 	Record(ctx context.Context, node string, reports []Report) error
 	// Claim says with which key a node encrypts what the bucket has of a machine of its, and
-	// since which epoch it has the machine. One that another node has is a Conflict.
+	// since which epoch it has the machine. One that another node has is a Conflict. The same
+	// holds for a volume, whose name is its VolumeObject. A snapshot is a SnapshotObject. The node
+	// that made it may claim it, and one that is about to begin a sandbox from it.
 	Claim(ctx context.Context, node, machine string) (Claim, error)
 	// FileKey is the key of a file that many machines share, by its name in the bucket.
 	FileKey(ctx context.Context, node, name string) ([]byte, error)
+	// Certify returns the next certificate of a node, in PEM, for a request in DER (PKCS #10).
+	// Control signs for the id in the certificate of the caller alone. A certificate without an
+	// id, and a node that is not on record, are Forbidden.
+	Certify(ctx context.Context, node string, request []byte) ([]byte, error)
 	// ImageRefs returns the references of the images that records name.
 	ImageRefs(ctx context.Context) ([]string, error)
 	// Traffic says what sandboxes of each workspace on a node have sent and received since
@@ -83,6 +90,25 @@ type Claim struct {
 	Epoch uint64 // grows with each node that gets the machine
 	Key   []byte // of what the bucket has of it
 }
+
+// volumeObject begins the names of volumes in the bucket.
+const volumeObject = "volume-"
+
+// VolumeForm is the name of a volume in the bucket, with the id of the volume. No machine has such a
+// name.
+var VolumeForm = regexp.MustCompile(`^` + volumeObject + `([a-z0-9]{1,64})$`)
+
+// VolumeObject is the name of a volume in the bucket.
+func VolumeObject(id string) string { return volumeObject + id }
+
+// snapshotObject begins the names of snapshots in the bucket.
+const snapshotObject = "snapshot-"
+
+// SnapshotForm is the name of a snapshot in the bucket, with the id of the snapshot.
+var SnapshotForm = regexp.MustCompile(`^` + snapshotObject + `([a-z0-9]{1,64})$`)
+
+// SnapshotObject is the name of a snapshot in the bucket.
+func SnapshotObject(id string) string { return snapshotObject + id }
 
 // nameNotJoined is the name of ErrNotJoined on the way.
 const nameNotJoined = "NODE_NOT_JOINED"
@@ -113,11 +139,17 @@ var controlCalls = map[string]func(ctx context.Context, c Control, in *arguments
 	"FileKey": func(ctx context.Context, c Control, in *arguments) (any, error) {
 		return c.FileKey(ctx, in.From, in.ID)
 	},
+	certify: func(ctx context.Context, c Control, in *arguments) (any, error) {
+		return c.Certify(ctx, in.From, in.Request)
+	},
 	"ImageRefs": func(ctx context.Context, c Control, _ *arguments) (any, error) { return c.ImageRefs(ctx) },
 	"Traffic": func(ctx context.Context, c Control, in *arguments) (any, error) {
 		return c.Traffic(ctx, in.From, in.ID, in.Bytes)
 	},
 }
+
+// certify is the name of the call for a certificate, which needs one with an id.
+const certify = "Certify"
 
 // A ControlServer answers the calls of a [ControlClient] by asking a [Control].
 type ControlServer struct {
@@ -135,7 +167,12 @@ func NewControlServer(c Control, peer func(*http.Request) string) *ControlServer
 func (s *ControlServer) Register(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+Prefix+"{call}", func(w http.ResponseWriter, r *http.Request) {
 		peer := s.peer(r)
-		serveCall(w, r, controlCalls, s.control, func(in *arguments) error { return in.speaksFor(peer) })
+		serveCall(w, r, controlCalls, s.control, func(in *arguments) error {
+			if r.PathValue("call") == certify && (peer == "" || in.From == "") {
+				return doze.Errorf(doze.Forbidden, "the certificate is that of a role, not of one node: make new ones with dozed certificates")
+			}
+			return in.speaksFor(peer)
+		})
 	})
 }
 
@@ -188,6 +225,11 @@ func (c *ControlClient) Claim(ctx context.Context, node, machine string) (Claim,
 // FileKey implements [Control].
 func (c *ControlClient) FileKey(ctx context.Context, node, name string) ([]byte, error) {
 	return ask[[]byte](ctx, c.client, "FileKey", arguments{From: node, ID: name})
+}
+
+// Certify implements [Control].
+func (c *ControlClient) Certify(ctx context.Context, node string, request []byte) ([]byte, error) {
+	return ask[[]byte](ctx, c.client, certify, arguments{From: node, Request: request})
 }
 
 // ImageRefs implements [Control].

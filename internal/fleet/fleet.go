@@ -65,6 +65,9 @@ type Volume struct {
 	Path     string // where it is in the sandbox
 	ReadOnly bool
 	Size     doze.Megabytes
+	// Epoch grows with each node that gets the volume. A node that has it in an earlier one
+	// takes it from the bucket.
+	Epoch uint64 `json:",omitempty"`
 }
 
 // Login are credentials for the registry of an image. What a node pulls with
@@ -292,6 +295,14 @@ type Mover interface {
 	// is no error. One of which the bucket has nothing is NotFound. So is one that would
 	// lose something on a node whose sandboxes do not go back.
 	Revive(ctx context.Context, o Order, used time.Time, ran bool) (made time.Time, err error)
+	// SaveVolume has the bucket have a volume that no sandbox has, as it is. One that is in use
+	// is Unavailable; a platform without a bucket is Unsupported.
+	SaveVolume(ctx context.Context, id string) error
+	// SaveSnapshot has the bucket have a snapshot. A platform without a bucket is Unsupported.
+	SaveSnapshot(ctx context.Context, id string) error
+	// LeaveVolume removes a volume that the node has in an earlier epoch: another node has it.
+	// One that is not there is no error.
+	LeaveVolume(ctx context.Context, id string, epoch uint64) error
 }
 
 // Awake is what of a workspace is awake, and what memory that reserves.

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -89,4 +90,37 @@ func (n Node) Revive(ctx context.Context, o fleet.Order, used time.Time, ran boo
 		return time.Time{}, errNoBucket
 	}
 	return n.depot.Revive(ctx, o, used, ran)
+}
+
+// SaveVolume implements [fleet.Mover].
+func (n Node) SaveVolume(ctx context.Context, id string) error {
+	if n.depot == nil {
+		return errNoBucket
+	}
+	return n.depot.SaveVolume(ctx, id)
+}
+
+// SaveSnapshot implements [fleet.Mover].
+func (n Node) SaveSnapshot(ctx context.Context, id string) error {
+	if n.depot == nil {
+		return errNoBucket
+	}
+	return n.depot.SaveSnapshot(ctx, id)
+}
+
+// Create implements [fleet.Node]: volumes and the snapshot that other nodes had come first.
+func (n Node) Create(ctx context.Context, o fleet.Order) error {
+	if n.depot != nil {
+		err := n.depot.FetchVolumes(ctx, o.Volumes)
+		if err == nil && o.From != "" && !n.HasSnapshot(o.From) {
+			err = n.depot.FetchSnapshot(ctx, o.From)
+		}
+		if err != nil {
+			if !n.Has(o.UID) { // what was claimed for it
+				err = errors.Join(err, n.Delete(context.WithoutCancel(ctx), o.UID))
+			}
+			return err
+		}
+	}
+	return n.Node.Create(ctx, o)
 }

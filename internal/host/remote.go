@@ -221,15 +221,21 @@ func (r *Remote) Services(h *Host, n fleet.NodeInfo) []daemon.Service {
 	}
 }
 
-// Handler serves the other two roles: control all of it, an edge tunnels alone.
-func (h *Host) Handler(drops func() map[string]uint64) http.Handler {
+// Certify gets the next certificate of the node from control, as [mtls.Signer] says.
+func (r *Remote) Certify(ctx context.Context, request []byte) ([]byte, error) {
+	return r.control.Certify(ctx, r.id, request)
+}
+
+// Handler serves the other two roles: control all of it, an edge tunnels alone. The metrics
+// have traces that were dropped, and when certificates of the node with an id end.
+func (h *Host) Handler(drops func() map[string]uint64, ends func(id string) map[string]time.Time) http.Handler {
 	all, tunnels := http.NewServeMux(), http.NewServeMux()
 	server := fleet.NewServer(h.Node(), gated{h.node, h.o.Gate})
 	server.Register(all)
 	server.RegisterTunnels(tunnels)
 	fleet.RegisterMetrics(all, func(ctx context.Context) ([]byte, error) {
 		now := h.Now(ctx)
-		now.Drops = drops()
+		now.Drops, now.Front = drops(), now.Front.With(ends(h.o.ID))
 		return h.o.Metrics.Text(now)
 	})
 	return mtls.ByRole(map[mtls.Role]http.Handler{mtls.Control: all, mtls.Edge: tunnels})

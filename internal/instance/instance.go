@@ -20,6 +20,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/fleet/mtls"
 	"github.com/dozehq/doze/internal/host"
 	"github.com/dozehq/doze/internal/teardown"
 )
@@ -120,6 +121,21 @@ func LockRole(role string, dirs ...string) (unlock func(), err error) {
 		}
 		return []*os.File{shared, own}, nil
 	})
+}
+
+// Roles are those that processes of their own have in a data directory now.
+func Roles(data string) (roles []string) {
+	for _, r := range mtls.Roles {
+		f, err := os.Open(filepath.Join(data, lockFile+"."+string(r)))
+		if err != nil {
+			continue // nobody has ever had it
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+			roles = append(roles, string(r))
+		}
+		_ = f.Close() // gives the lock back
+	}
+	return roles
 }
 
 func lockAll(dirs []string, lock func(dir string) ([]*os.File, error)) (unlock func(), err error) {

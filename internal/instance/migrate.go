@@ -2,12 +2,17 @@ package instance
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/seal"
 	"github.com/dozehq/doze/internal/settings"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -64,6 +69,11 @@ func (m *Migration) Do(ctx context.Context, s settings.Settings) error {
 	if err != nil {
 		return err
 	}
+	if kind == onServer {
+		if err := claimHome(ctx, s.Data, from); err != nil {
+			return err
+		}
+	}
 	rows := int64(0)
 	sums, err := store.Copying{From: from, To: to, Alone: true, Copied: func(t store.Sum) {
 		rows += t.Rows
@@ -88,6 +98,32 @@ func (m *Migration) Do(ctx context.Context, s settings.Settings) error {
 		onServer:       "on the server now: start dozed with --database or --database-file. " + databaseFile + " is as it was; move it away when you do not need it any more",
 	}[kind])
 	return nil
+}
+
+// claimHome records that the sandboxes of a data directory are on its node. Otherwise the first
+// machine that joins the fleet would count as that node, and have none of them. A platform of
+// one process does not read it.
+func claimHome(ctx context.Context, data, records string) (err error) {
+	if _, err := os.Stat(filepath.Join(data, "sandboxes")); errors.Is(err, fs.ErrNotExist) {
+		return nil // the directory has never had a node
+	}
+	cipher, err := seal.Open(SealFile(data))
+	if err != nil {
+		return err
+	}
+	st, err := store.Open(ctx, records, cipher)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	if home, err := st.Setting(ctx, store.HomeNode); home != "" || err != nil {
+		return err
+	}
+	id, err := NodeID(data)
+	if err != nil {
+		return err
+	}
+	return st.SetSetting(ctx, store.HomeNode, id)
 }
 
 // target is where the records go.

@@ -1,10 +1,82 @@
 package instance
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+
+	"github.com/dozehq/doze/internal/seal"
+	"github.com/dozehq/doze/internal/store"
 )
+
+// TestClaimHome: records that leave a data directory with sandboxes say that they are on its
+// node, unless they say of another one already.
+func TestClaimHome(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	home := func() string {
+		t.Helper()
+		cipher, err := seal.Open(SealFile(data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := store.Open(t.Context(), DatabaseFile(data), cipher)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := s.Setting(t.Context(), store.HomeNode)
+		if err := errors.Join(err, s.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	claim := func() {
+		t.Helper()
+		if err := claimHome(t.Context(), data, DatabaseFile(data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	claim()
+	if id := home(); id != "" {
+		t.Errorf("without sandboxes, they are on %s", id)
+	}
+	if err := os.Mkdir(filepath.Join(data, "sandboxes"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	claim()
+	id, err := NodeID(data)
+	if got := home(); err != nil || got != id {
+		t.Errorf("they are on %q, and the node is %q: %v", got, id, err)
+	}
+	if err := os.WriteFile(filepath.Join(data, nodeFile), []byte("another1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if claim(); home() != id {
+		t.Error("another node has them after a second move")
+	}
+}
+
+// TestRoles: who serves a data directory is known, and who has served it is not named.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	if roles := Roles(data); len(roles) > 0 {
+		t.Errorf("at first: %v", roles)
+	}
+	unlock, err := LockRole("node", data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if roles := Roles(data); !slices.Equal(roles, []string{"node"}) {
+		t.Errorf("while a node runs: %v", roles)
+	}
+	unlock()
+	if roles := Roles(data); len(roles) > 0 {
+		t.Errorf("after it: %v", roles)
+	}
+}
 
 // TestRecordsStayWhereTheyAre: a data directory keeps to the kind of records
 // that it began with.

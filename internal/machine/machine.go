@@ -277,9 +277,10 @@ type Driver interface {
 	// Boot starts a new machine; its first process runs when Boot returns. On
 	// an error nothing of the machine is left. One that starts from a copy
 	// needs the same Root, Agent, Args, Memory, Disk, IPTables, Tun and Containers as the machine that was
-	// copied, and neither may have Volumes. It gets the memory, processes and files of it, in which the host
+	// copied. It gets the memory, processes and files of it, in which the host
 	// name (see Rename), the network and the clock are its own and the
-	// environment is not.
+	// environment is not. If the machine had Volumes, this one needs as many, at the same
+	// paths. The caller sees to it that their files are those of the moment of the copy.
 	// Connections of the copied machine are closed in it.
 	Boot(ctx context.Context, c Config) (Machine, error)
 	// Receive makes the copy in c.From the checkpoint of the machine that was copied, on

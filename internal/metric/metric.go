@@ -4,6 +4,7 @@
 package metric
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -242,10 +243,18 @@ type Front struct {
 	Certificates map[string]time.Time
 }
 
+// With adds ends of certificates to those that f has.
+func (f Front) With(ends map[string]time.Time) Front {
+	all := maps.Clone(ends)
+	maps.Copy(all, f.Certificates)
+	f.Certificates = all
+	return f
+}
+
 // ends shows the earliest ends of certificates. Without a certificate there is none.
 func (f Front) ends() prometheus.Collector {
 	vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "doze_certificate_end_seconds", Help: "Unix time at which the first of the certificates that clients got ends, by source: file or authority.",
+		Name: "doze_certificate_end_seconds", Help: "Unix time at which the first of the certificates that clients got ends, by source: file or authority. In a fleet, also those of control, edge, node/<id>, and of roles, the authority of these.",
 	}, []string{"source"})
 	for source, at := range f.Certificates {
 		vec.WithLabelValues(source).Set(float64(at.Unix()))

@@ -44,18 +44,17 @@ func (n *Node) Revive(_ context.Context, o fleet.Order, record []byte, used time
 	}
 	if b := n.box(o.UID); b != nil {
 		if b.phase() == doze.Starting {
-			return at, doze.Errorf(doze.Conflict, "the sandbox is being started already")
+			return at, errStartedAlready
 		}
 		return s.At, nil
 	}
 	if err := n.sameDriver("the sandbox", s.Driver); err != nil {
 		return at, err
 	}
-	lost := used.After(s.At)
-	if lost && !n.GoBack {
-		return at, doze.Errorf(doze.NotFound, "its node was lost, and what it did since its copy of %s with it: with --on-crash fail it does not go on from there",
-			s.At.UTC().Format(time.RFC3339))
+	if err := n.mayLose(&s, used); err != nil {
+		return at, err
 	}
+	lost := used.After(s.At)
 	b := n.newBox(o, n.configOf(o), doze.Standby)
 	s.fix(&b.made.config)
 	b.made.image = s.Image
@@ -87,6 +86,19 @@ func (n *Node) Revive(_ context.Context, o fleet.Order, record []byte, used time
 	return s.At, nil
 }
 
+// errStartedAlready is the answer to a second try while the first one goes on.
+var errStartedAlready = doze.Errorf(doze.Conflict, "the sandbox is being started already")
+
+// mayLose is NotFound if a sandbox that was used at a time would lose something with a
+// copy, and the operator wants none of that.
+func (n *Node) mayLose(s *savedSnapshot, used time.Time) error {
+	if n.GoBack || !used.After(s.At) {
+		return nil
+	}
+	return doze.Errorf(doze.NotFound, "its node was lost, and what it did since its copy of %s with it: with --on-crash fail it does not go on from there",
+		s.At.UTC().Format(time.RFC3339))
+}
+
 // spareMemory keeps memory for a box that will run soon: a node that is full refuses it.
 func (n *Node) spareMemory(b *Box) error {
 	if err := n.never(b.made.config); err != nil {
@@ -99,11 +111,16 @@ func (n *Node) spareMemory(b *Box) error {
 	return doze.Wrap(errors.Join(machine.ErrNoMemory, fleet.ErrFull), doze.Unavailable, "the node has no memory left: it is reserved for sandboxes that run")
 }
 
-// lose takes note that a box goes on from its copy, and that what it did since a moment is
-// lost. It returns that as a clause. Preconditions: mu is held, or nobody else has the box yet.
+// lose is setBack for a box that is absent.
 func (b *Box) lose(since, now time.Time) string {
-	b.checkpoint.fell, b.checkpoint.back = nil, &setback{Setback: fleet.Setback{Checkpoint: since, At: now}}
 	b.absent.Told = since
+	return b.setBack(since, now)
+}
+
+// setBack takes note that a box goes on from its copy, and that what it did since a moment is
+// lost. It returns that as a clause. Preconditions: mu is held, or nobody else has the box yet.
+func (b *Box) setBack(since, now time.Time) string {
+	b.checkpoint.fell, b.checkpoint.back = nil, &setback{Setback: fleet.Setback{Checkpoint: since, At: now}}
 	return fmt.Sprintf("it goes on from its copy of %s, %s old, and what it did since is lost",
 		since.UTC().Format(time.RFC3339), now.Sub(since).Round(time.Second))
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/machine"
 )
 
@@ -36,14 +39,14 @@ func (n *Node) Copyable() (all []Copyable) {
 	for _, b := range n.all() {
 		b.mu.Lock()
 		awake := b.state.Is(doze.Running)
-		ok := !b.hidden() && b.state.Is(doze.Running, doze.Standby, doze.Disabled) && b.machine != nil && len(b.order.Volumes) == 0 &&
+		ok := !b.hidden() && b.state.Is(doze.Running, doze.Standby, doze.Disabled) && b.machine != nil &&
 			b.checkpoint.blocked() == "" && !b.gate.Leaving()
 		c := Copyable{b.order.UID, awake, b.asleep, fmt.Sprint(b.asleep.UnixNano())}
 		if awake {
 			c.Since = b.spent.since
 		}
 		b.mu.Unlock()
-		if ok {
+		if ok && (!awake || n.light(&b.order)) {
 			all = append(all, c)
 		}
 	}
@@ -65,8 +68,6 @@ func (n *Node) CopyDeparting(ctx context.Context, uid string) (dir string, needs
 	b.mu.Lock()
 	if !b.state.Is(copied...) {
 		err = doze.Errorf(doze.Conflict, "the sandbox is %s: only one that runs or sleeps can move", b.state.Phase().Status())
-	} else if len(b.order.Volumes) > 0 {
-		err = doze.Errorf(doze.Conflict, "the sandbox has volumes, which are on this node: one without can move")
 	} else {
 		b.gate.Leave()
 	}
@@ -95,7 +96,7 @@ func (n *Node) CopyDeparting(ctx context.Context, uid string) (dir string, needs
 	if err != nil {
 		return "", needs, nil, err
 	}
-	return n.away.dir(uid), Files{s.Image.Path, s.Agent}, func() error { return n.away.drop(uid) }, nil
+	return n.away.dir(uid), Files{s.Image.Path, s.Agent, lasting(&b.order)}, func() error { return n.away.drop(uid) }, nil
 }
 
 // idle waits until nobody is in the middle of a request.
@@ -169,8 +170,11 @@ func (n *Node) Leave(ctx context.Context, uid string) error {
 	return n.undo(ctx, b)
 }
 
-// Files are those that a copy needs besides its own, as paths on this host.
-type Files struct{ Root, Agent string }
+// Files are those that a copy needs besides its own.
+type Files struct {
+	Root, Agent string   // paths on this host
+	Volumes     []string // ids of volumes that outlive the machine; a copy on this host has them below VolumesName
+}
 
 // CopyOut makes a copy of a sandbox for other nodes, and returns the directory that has
 // it, and what else it needs. The caller calls done when it has read that. If the sandbox
@@ -184,8 +188,11 @@ func (n *Node) CopyOut(ctx context.Context, uid string) (dir string, needs Files
 	if err != nil {
 		return "", needs, nil, err
 	}
-	return n.away.dir(uid), Files{s.Image.Path, s.Agent}, func() error { return n.away.drop(uid) }, nil
+	return n.away.dir(uid), Files{s.Image.Path, s.Agent, lasting(&b.order)}, func() error { return n.away.drop(uid) }, nil
 }
+
+// Has reports whether a sandbox is on this node.
+func (n *Node) Has(uid string) bool { return n.box(uid) != nil }
 
 // Incoming is where a copy of a sandbox is to be put that comes from another node. What
 // was left there is removed.
@@ -203,7 +210,44 @@ func (n *Node) Needs(uid string) (f Files, at time.Time, err error) {
 	if err != nil {
 		return f, at, n.away.unusable(uid, err)
 	}
-	return Files{s.Image.Path, s.Agent}, s.At, nil
+	return Files{Root: s.Image.Path, Agent: s.Agent}, s.At, nil
+}
+
+// ReviveNow is Revive with all of a copy, which has come: the sandbox begins at once. has are the
+// files that the copy needs, on this host. The volumes that outlive the machine are as the
+// copy needs them. Call ReviveNow again after an error.
+func (n *Node) ReviveNow(ctx context.Context, o fleet.Order, has Files, used time.Time) (at time.Time, err error) {
+	s, err := n.away.read(o.UID)
+	if err != nil {
+		return at, n.away.unusable(o.UID, err)
+	}
+	if b := n.box(o.UID); b != nil {
+		if b.phase() == doze.Starting {
+			return at, errStartedAlready
+		}
+		return s.At, n.away.drop(o.UID)
+	}
+	if err := n.mayLose(&s, used); err != nil {
+		return at, err
+	}
+	if err := n.away.relocate(o.UID, has); err != nil {
+		return at, err
+	}
+	if err := n.receivePassing(ctx, &o, n.away.dir(o.UID)); err != nil {
+		return at, err
+	}
+	o.From = o.UID
+	err = n.create(ctx, o, func(ctx context.Context, o fleet.Order) (made, error) { return n.planOf(ctx, o, &n.away) })
+	if err != nil {
+		return at, err
+	}
+	if b := n.box(o.UID); b != nil && used.After(s.At) {
+		b.mu.Lock()
+		b.note("its node was lost: " + b.setBack(s.At, time.Now()))
+		b.mu.Unlock()
+		b.writeDown()
+	}
+	return s.At, n.away.drop(o.UID)
 }
 
 // Copied takes note that the bucket has a copy of a sandbox, whose memory is of a moment. If
@@ -239,6 +283,56 @@ func (n *Node) openAway() error {
 		if err := n.away.drop(e.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
+	}
+	return nil
+}
+
+// HasSnapshot reports whether a snapshot is on this node.
+func (n *Node) HasSnapshot(id string) bool {
+	_, err := n.snapshots.read(id)
+	return err == nil
+}
+
+// SnapshotOut returns the directory of a snapshot, which does not change, and what it needs.
+func (n *Node) SnapshotOut(id string) (dir string, needs Files, err error) {
+	if !idPattern.MatchString(id) {
+		return "", needs, doze.Errorf(doze.Invalid, "%.80q is no id of a snapshot", id)
+	}
+	s, err := n.snapshots.read(id)
+	if err != nil {
+		return "", needs, n.snapshots.unusable(id, err)
+	}
+	return n.snapshots.dir(id), Files{Root: s.Image.Path, Agent: s.Agent}, nil
+}
+
+// SnapshotIn takes over a snapshot that has come from another node. has are the files that it needs,
+// on this host.
+func (n *Node) SnapshotIn(id string, has Files) error {
+	if err := n.away.relocate(id, has); err != nil {
+		return err
+	}
+	if err := n.snapshots.drop(id); err != nil { // what an attempt left
+		return err
+	}
+	if err := os.Rename(n.away.dir(id), n.snapshots.dir(id)); err != nil {
+		return fmt.Errorf("take over a snapshot: %w", err)
+	}
+	return durable.Sync(n.snapshots.root)
+}
+
+// relocate has the record of a copy name the files that it needs as they are on this host.
+func (k *snapshots) relocate(id string, has Files) error {
+	s, err := k.read(id)
+	if err != nil {
+		return k.unusable(id, err)
+	}
+	s.Image.Path, s.Agent = has.Root, has.Agent
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	if err := durable.Replace(filepath.Join(k.dir(id), recordName), raw, recordMode); err != nil {
+		return fmt.Errorf("write the record of the copy: %w", err)
 	}
 	return nil
 }

@@ -50,6 +50,9 @@ type Box struct {
 	copied     time.Time       // guarded by mu; of when its newest copy in the bucket is; zero without one
 	received   bool            // guarded by mu; its checkpoint is that copy
 	stranger   bool            // guarded by the turn; its agent has not been told that it is on this node
+	// copying ends the copy of its volumes that a wake would wait for; nil without one. Guarded
+	// by mu.
+	copying context.CancelCauseFunc
 }
 
 // made is what the machine of a box is made of.

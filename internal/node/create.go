@@ -117,7 +117,11 @@ func (n *Node) tellMaking(b *Box) {
 
 // plan returns what the machine of an order is made of.
 func (n *Node) plan(ctx context.Context, o fleet.Order) (m made, err error) {
-	k := &n.snapshots
+	return n.planOf(ctx, o, &n.snapshots)
+}
+
+// planOf is plan with the snapshots in which that of the order is.
+func (n *Node) planOf(ctx context.Context, o fleet.Order, k *snapshots) (m made, err error) {
 	m.config = n.configOf(o)
 	c := &m.config
 	if t := n.Driver.Traits(); c.Disk > 0 && !t.Disks {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +32,18 @@ func (w whole) Depart(ctx context.Context, uid string) error {
 
 func (w whole) Revive(context.Context, fleet.Order, time.Time, bool) (time.Time, error) {
 	return time.Time{}, doze.Errorf(doze.NotFound, "the bucket is empty")
+}
+
+func (w whole) SaveVolume(ctx context.Context, id string) error {
+	return w.Travels().Lend(ctx, id, func(_ context.Context, file string) error {
+		_, err := os.Stat(file)
+		return err
+	})
+}
+
+func (w whole) SaveSnapshot(_ context.Context, id string) error {
+	_, _, err := w.SnapshotOut(id)
+	return err
 }
 
 // TestFleet: a node keeps the promises of the contract, to who is in the same

@@ -28,6 +28,7 @@ type savedVolume struct {
 	ID, Path string
 	ReadOnly bool
 	Size     doze.Megabytes
+	Epoch    uint64 `json:",omitempty"`
 }
 
 // savedMount is a [fleet.DriveMount].

@@ -99,7 +99,7 @@ func (b *Box) copyHeld(ctx context.Context, k *snapshots, id string) (s savedSna
 	if err != nil {
 		return s, err
 	}
-	if len(b.order.Volumes) > 0 {
+	if len(b.order.Volumes) > 0 && k != &n.away {
 		return s, doze.Errorf(doze.Conflict, "a snapshot would leave out the volumes of the sandbox: take one of a sandbox without")
 	}
 	m, err := b.handle(ctx) // if it is found only now, the next wake decides what it is
@@ -118,9 +118,19 @@ func (b *Box) copyHeld(ctx context.Context, k *snapshots, id string) (s savedSna
 		slog.WarnContext(ctx, "a sandbox stands still while all its memory is copied", "sandbox", uid, "err", err)
 	}
 	s = savedSnapshot{ID: id, Driver: b.made.config.Driver, Image: b.made.image, fixed: fixedOf(&b.made.config), At: b.since(m)}
-	err = k.take(ctx, m, &s, func() (func(), error) {
+	freeze := func() (func(), error) {
 		return b.freeze("it could not go on after a snapshot, and sleeps until the next request")
-	})
+	}
+	if len(b.order.Volumes) == 0 {
+		err = k.take(ctx, m, &s, freeze)
+	} else { // they must be of the same moment
+		err = still(ctx, m, freeze, func(ctx context.Context) error {
+			if err := k.take(ctx, m, &s, nil); err != nil {
+				return err
+			}
+			return b.copyVolumes(ctx, k.dir(id))
+		})
+	}
 	if errors.Is(err, machine.ErrGone) {
 		return s, doze.Wrap(err, doze.Conflict, "the sandbox's processes ended while it was copied: see its events, and take the snapshot again when it runs")
 	}

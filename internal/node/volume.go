@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/sparse"
 )
 
 // Volumes keeps disks. Each has at most one owner, which here is a sandbox, by
@@ -40,6 +43,26 @@ type Volumes interface {
 	Detach(owner string) error
 	// Sweep takes back those of owners that known does not name.
 	Sweep(known func(owner string) bool) error
+	Traveller
+}
+
+// Traveller is what a node asks of [Volumes] about disks that go to other hosts.
+type Traveller interface {
+	// Lend has read get the file of a disk that nobody has, until somebody wants the disk.
+	Lend(ctx context.Context, id string, read func(ctx context.Context, path string) error) error
+	// Owner is who has a disk; empty for nobody.
+	Owner(id string) string
+	// Epoch is that in which a disk is here; 0 if it is not.
+	Epoch(id string) (uint64, error)
+	// Receive makes a disk of size bytes with content from another host. It replaces the disk of
+	// that id that is here. One with an owner is Unavailable.
+	Receive(id string, epoch uint64, size int64, write func(*os.File) error) error
+	// Evict removes a disk that is here in an earlier epoch than elsewhere.
+	Evict(id string, epoch uint64) error
+	// SetSaved and Saved note what a copy of a disk is known by, until somebody attaches
+	// the disk.
+	SetSaved(id, text string) error
+	Saved(id string) (string, error)
 }
 
 // passing begins the ids of disks that begin and end with a machine. Ids of
@@ -136,4 +159,115 @@ func (n *Node) Volumes(context.Context) (ids []string, err error) {
 		}
 	}
 	return ids, err
+}
+
+// LeaveVolume implements [fleet.Mover].
+func (n *Node) LeaveVolume(_ context.Context, id string, epoch uint64) error {
+	return n.Options.Volumes.Evict(id, epoch)
+}
+
+// Travels are the disks of this node, for those who copy them.
+func (n *Node) Travels() Traveller { return n.Options.Volumes }
+
+// VolumesName is the directory in a copy that has a file for each disk of the sandbox, by id.
+const VolumesName = "volumes"
+
+const (
+	// volumesAwakeMost is how much the disks of a sandbox may take that is copied while it runs:
+	// it stands still meanwhile.
+	volumesAwakeMost = 512 << 20
+	// volumeDirMode is of the directory with their copies.
+	volumeDirMode = 0o700
+)
+
+// lasting are the ids of the disks of an order that outlive its machine.
+func lasting(o *fleet.Order) (ids []string) {
+	for _, v := range o.Volumes {
+		if v.ID != "" {
+			ids = append(ids, v.ID)
+		}
+	}
+	return ids
+}
+
+// diskIDs are the ids of all disks of an order.
+func diskIDs(o *fleet.Order) (ids []string) {
+	for i, v := range o.Volumes {
+		if v.ID == "" {
+			v.ID = passingID(o.UID, i)
+		}
+		ids = append(ids, v.ID)
+	}
+	return ids
+}
+
+// light reports whether the disks of a sandbox are small enough to be copied while it stands
+// still.
+func (n *Node) light(o *fleet.Order) bool {
+	total := int64(0)
+	for _, id := range diskIDs(o) {
+		bytes, _, err := n.Options.Volumes.Measure(id)
+		if err != nil {
+			return false
+		}
+		total += bytes
+	}
+	return total <= volumesAwakeMost
+}
+
+// copyVolumes copies the disks of a box below the directory of a copy. A request that wants a
+// box which sleeps ends it: nobody waits for a copy. Preconditions: the turn is held, and the
+// machine stands still.
+func (b *Box) copyVolumes(ctx context.Context, dir string) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	b.mu.Lock()
+	if b.copying = cancel; b.wakes.awaited() {
+		cancel(errAwaited)
+	}
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		b.copying = nil
+		b.mu.Unlock()
+	}()
+	to := filepath.Join(dir, VolumesName)
+	if err := os.Mkdir(to, volumeDirMode); err != nil {
+		return err
+	}
+	for _, id := range diskIDs(&b.order) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := b.n.BackupVolume(ctx, id, filepath.Join(to, id)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errAwaited ends the copy of a box that somebody wants to use.
+var errAwaited = doze.Errorf(doze.Unavailable, "the sandbox was wanted while its volumes were copied")
+
+// receivePassing makes the disks of an order that begin with its machine as they are below the
+// directory of a copy.
+func (n *Node) receivePassing(ctx context.Context, o *fleet.Order, dir string) error {
+	for i, v := range o.Volumes {
+		if v.ID != "" {
+			continue
+		}
+		id := passingID(o.UID, i)
+		from, err := os.Open(filepath.Join(dir, VolumesName, id))
+		if err != nil {
+			return fmt.Errorf("a volume of the copy: %w", err)
+		}
+		info, err := from.Stat()
+		if err == nil {
+			err = n.Options.Volumes.Receive(id, 0, info.Size(), func(to *os.File) error { return sparse.Clone(ctx, to, from) })
+		}
+		if err := errors.Join(err, from.Close()); err != nil {
+			return fmt.Errorf("a volume of the copy: %w", err)
+		}
+	}
+	return nil
 }

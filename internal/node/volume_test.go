@@ -6,12 +6,14 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -30,12 +32,13 @@ type shelf struct {
 	sizes   map[string]doze.Megabytes // guarded by mu
 	owners  map[string]string         // guarded by mu; by volume
 	mounted map[string]bool           // guarded by mu; by volume, true for one that is read-only
+	travelled
 }
 
 var _ node.Volumes = (*shelf)(nil)
 
 func newShelf() *shelf {
-	return &shelf{sizes: map[string]doze.Megabytes{}, owners: map[string]string{}, mounted: map[string]bool{}}
+	return &shelf{sizes: map[string]doze.Megabytes{}, owners: map[string]string{}, mounted: map[string]bool{}, travelled: travelled{epochs: map[string]uint64{}, saved: map[string]string{}}}
 }
 
 // reboot forgets what is mounted; whose it is, is on disk.
@@ -86,13 +89,94 @@ func (s *shelf) Measure(id string) (allocated, reserved int64, err error) {
 }
 
 // Copy writes the size of a disk to a file.
-func (s *shelf) Copy(_ context.Context, id, file string) error {
+func (s *shelf) Copy(ctx context.Context, id, file string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.slow {
+		s.mu.Unlock()
+		<-ctx.Done()
+		s.mu.Lock()
+		return context.Cause(ctx)
+	}
 	if s.sizes[id] == 0 {
 		return doze.Errorf(doze.NotFound, "there is no such volume")
 	}
 	return os.WriteFile(file, strconv.AppendInt(nil, int64(s.sizes[id]), 10), 0o600)
+}
+
+// travelled are what a shelf knows of disks that were elsewhere, by id. The content of each is its size.
+type travelled struct {
+	epochs map[string]uint64
+	saved  map[string]string
+	slow   bool // copies take until somebody ends them
+}
+
+func (s *shelf) Lend(ctx context.Context, id string, read func(context.Context, string) error) error {
+	dir, err := os.MkdirTemp("", "shelf-")
+	if err != nil {
+		return err
+	}
+	file := dir + "/" + id
+	err = s.Copy(ctx, id, file)
+	if err == nil {
+		err = read(ctx, file)
+	}
+	return errors.Join(err, os.RemoveAll(dir))
+}
+
+func (s *shelf) Owner(id string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.owners[id]
+}
+
+func (s *shelf) Epoch(id string) (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sizes[id] == 0 {
+		return 0, nil
+	}
+	return max(2, s.epochs[id]), nil
+}
+
+func (s *shelf) Receive(id string, epoch uint64, _ int64, write func(*os.File) error) error {
+	file, err := os.CreateTemp("", "shelf-")
+	if err != nil {
+		return err
+	}
+	err = errors.Join(write(file), file.Close())
+	raw, none := os.ReadFile(file.Name())
+	size, bad := strconv.Atoi(string(raw))
+	if err := errors.Join(err, none, bad, os.Remove(file.Name())); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.owners[id] != "" {
+		return doze.Errorf(doze.Unavailable, "it is in use")
+	}
+	s.sizes[id], s.epochs[id] = doze.Megabytes(size), epoch
+	return nil
+}
+
+func (s *shelf) Evict(id string, epoch uint64) error {
+	if now, err := s.Epoch(id); err != nil || now >= epoch {
+		return err
+	}
+	return s.Remove(id)
+}
+
+func (s *shelf) SetSaved(id, text string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.saved[id] = text
+	return nil
+}
+
+func (s *shelf) Saved(id string) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.saved[id], nil
 }
 
 func (s *shelf) Resize(id string, size doze.Megabytes) error {
@@ -229,6 +313,106 @@ func TestVolumes(t *testing.T) {
 		p.empty("a")
 		if err := p.DropVolume(ctx, "kept"); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestCopyHasVolumes: a sandbox goes on from a copy with its volumes.
+func TestCopyHasVolumes(t *testing.T) {
+	virtual(t, func(h *host) {
+		t, ctx := h.t, h.t.Context()
+		p := h.start()
+		p.done(p.MakeVolume(ctx, "kept", 64, ""))
+		p.done(p.Create(ctx, withVolumes("a")))
+		if all := p.Copyable(); len(all) != 1 {
+			t.Errorf("what can be copied is %v", all)
+		}
+		dir, needs, done, err := p.CopyOut(ctx, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id, size := range map[string]string{"kept": "64", "passing-a-1": "32"} {
+			if raw, err := os.ReadFile(filepath.Join(dir, node.VolumesName, id)); err != nil || string(raw) != size {
+				t.Errorf("the copy of %s has %q: %v", id, raw, err)
+			}
+		}
+		if diff := cmp.Diff([]string{"kept"}, needs.Volumes); diff != "" {
+			t.Error(diff)
+		}
+		p.done(done())
+		p.hello("a")
+
+		dir, needs, done, err = p.CopyDeparting(ctx, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		away := filepath.Join(t.TempDir(), "copy")
+		p.done(os.CopyFS(away, os.DirFS(dir)))
+		p.done(done())
+		p.done(p.Leave(ctx, "a"))
+		if got := h.shelf.of("a"); len(got) > 0 || p.Has("a") {
+			t.Errorf("the node that it left has %v", got)
+		}
+		in, err := p.Incoming("a")
+		p.done(err)
+		p.done(os.Rename(away, in))
+		_, err = p.ReviveNow(ctx, withVolumes("a"), needs, time.Time{})
+		p.done(err)
+		if diff := cmp.Diff([]string{"kept", "passing-a-1"}, h.shelf.of("a")); diff != "" {
+			t.Errorf("what goes on has (-want +got):\n%s", diff)
+		}
+		p.hello("a")
+		p.sleep("disk")
+		p.hello("a")
+	})
+}
+
+// TestWakeEndsCopy: nobody waits for a copy of volumes.
+func TestWakeEndsCopy(t *testing.T) {
+	virtual(t, func(h *host) {
+		t, ctx := h.t, h.t.Context()
+		p := h.start()
+		p.done(p.MakeVolume(ctx, "kept", 64, ""))
+		p.done(p.Create(ctx, withVolumes("a")))
+		for _, tier := range []string{"paused", "disk"} {
+			p.sleep(tier)
+			h.shelf.mu.Lock()
+			h.shelf.slow = true
+			h.shelf.mu.Unlock()
+			copied := make(chan error, 1)
+			go func() {
+				_, _, _, err := p.CopyOut(ctx, "a")
+				copied <- err
+			}()
+			synctest.Wait()
+			p.hello("a")
+			if err := <-copied; doze.Public(err).Kind != doze.Unavailable {
+				t.Errorf("%s: the copy that was in the way: %v", tier, err)
+			}
+			h.shelf.mu.Lock()
+			h.shelf.slow = false
+			h.shelf.mu.Unlock()
+		}
+	})
+}
+
+// TestHeavyVolumes: a sandbox that runs does not stand still for large volumes. It is copied when
+// it sleeps.
+func TestHeavyVolumes(t *testing.T) {
+	virtual(t, func(h *host) {
+		t, ctx := h.t, h.t.Context()
+		p := h.start()
+		p.done(p.MakeVolume(ctx, "kept", 64, ""))
+		p.done(p.MakeVolume(ctx, "heavy", 4096, "")) // a quarter is full
+		o := withVolumes("a")
+		o.Volumes[0].ID = "heavy"
+		p.done(p.Create(ctx, o))
+		if all := p.Copyable(); len(all) != 0 {
+			t.Errorf("while it runs, it can be copied: %v", all)
+		}
+		p.sleep("paused")
+		if all := p.Copyable(); len(all) != 1 {
+			t.Errorf("while it sleeps, %v can be copied", all)
 		}
 	})
 }

@@ -110,6 +110,9 @@ func (b *Box) obey(verdict entry.Verdict, port uint16, by arrival) (*attempt, er
 // tier that is under way: that is a change. Preconditions: mu is held.
 func (b *Box) wakeUp(port uint16, by arrival) (*attempt, error) {
 	b.wakes.ask(time.Now())
+	if b.copying != nil {
+		b.copying(errAwaited) // the wake gets its turn then
+	}
 	if b.sinking.stop() {
 		return nil, nil //nolint:nilnil // wait for the next change
 	}

@@ -34,15 +34,15 @@ type Remote struct {
 	crew   *crew.Crew
 	roster *roster.Roster
 	feed   *fleet.Feed
-	nodes  http.RoundTripper
+	nodes  *mtls.Nodes
 
 	mu      sync.Mutex
 	clients map[string]*fleet.Client // guarded by mu; by the id of the node
 	gates   map[string]fleet.Gate    // guarded by mu; likewise
 }
 
-// BeginRemote is Begin for nodes that will join, over a transport to them.
-func (p *Plane) BeginRemote(ctx context.Context, nodes http.RoundTripper, a edge.Addresses) (_ *Remote, key string, err error) {
+// BeginRemote is Begin for nodes that will join, over the ways to them.
+func (p *Plane) BeginRemote(ctx context.Context, nodes *mtls.Nodes, a edge.Addresses) (_ *Remote, key string, err error) {
 	r := &Remote{plane: p, feed: fleet.NewFeed(), nodes: nodes, clients: map[string]*fleet.Client{}, gates: map[string]fleet.Gate{}}
 	home, err := p.Store.Setting(ctx, roster.HomeSetting)
 	if err != nil {
@@ -71,10 +71,12 @@ func (p *Plane) BeginRemote(ctx context.Context, nodes http.RoundTripper, a edge
 		return nil, "", err
 	}
 	r.roster = roster.New(roster.Config{
-		Store: p.Store, Crew: r.crew, Control: control.Link{Server: p.Control}, Quotas: p.quotas, Dial: r.dial, Met: r.met,
+		Store: p.Store, Crew: r.crew, Control: control.Link{Server: p.Control}, Quotas: p.quotas, Dial: r.dial, Check: nodes.Check, Met: r.met,
 		TTL: p.settings.Lease.Duration, Grace: p.settings.LeaseGrace.Duration,
 		Copies: copies, Master: master,
-		Enrollment: roster.Enrollment{Keys: p.settings.FleetKeys, Egress: instance.EgressFile(p.settings.Data), URL: p.settings.Control},
+		Enrollment: roster.Enrollment{
+			Keys: p.settings.FleetKeys, Egress: instance.EgressFile(p.settings.Data), URL: p.settings.Control, Life: p.settings.NodeCertificate.Duration,
+		},
 	})
 	p.Nodes.Roster = r.roster
 	atlas.Tell(r.feed.Topic(fleet.TopicPlaces))
@@ -100,7 +102,7 @@ func (p *Plane) copies(ctx context.Context) (roster.Copies, error) {
 
 // dial returns the client of a node that joins.
 func (r *Remote) dial(n fleet.NodeInfo) fleet.Node {
-	c := fleet.NewClient(n.URL, r.nodes)
+	c := fleet.NewClient(n.URL, r.nodes.To(n.ID))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.clients[n.ID], r.gates[n.ID] = c, fleet.NewPorts(func(string) (string, *fleet.Client) { return n.ID, c })

@@ -11,7 +11,7 @@ import (
 
 // nodes are those that an edge knows, and which machine is where.
 type nodes struct {
-	transport http.RoundTripper
+	transport func(id string) http.RoundTripper
 	atlas     *fleet.Atlas
 
 	mu  sync.Mutex
@@ -20,8 +20,8 @@ type nodes struct {
 	only *fleet.Client // of the node that said last where it is
 }
 
-func newNodes(transport http.RoundTripper) *nodes {
-	return &nodes{transport: transport, atlas: fleet.NewAtlas(), all: map[string]*fleet.Client{}, only: fleet.NewClient("", transport)}
+func newNodes(transport func(id string) http.RoundTripper) *nodes {
+	return &nodes{transport: transport, atlas: fleet.NewAtlas(), all: map[string]*fleet.Client{}, only: fleet.NewClient("", transport(""))}
 }
 
 // of returns the client of the node of a machine. While nobody knows where the node is, it
@@ -30,8 +30,11 @@ func (n *nodes) of(machine string) (string, *fleet.Client) {
 	id := n.atlas.Node(machine)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if id == "" { // a control of an earlier release has one node, and says nothing of places
+	if id == "" && len(n.all) <= 1 { // a control of an earlier release has one node, and says nothing of places
 		return "", n.only
+	}
+	if id == "" { // any of them could take the request
+		return "", fleet.NewClient("", n.transport(""))
 	}
 	return id, n.client(id)
 }
@@ -52,7 +55,7 @@ func (n *nodes) Await(ctx context.Context, uid, node string) bool {
 func (n *nodes) client(id string) *fleet.Client {
 	c := n.all[id]
 	if c == nil {
-		c = fleet.NewClient("", n.transport)
+		c = fleet.NewClient("", n.transport(id))
 		n.all[id] = c
 	}
 	return c

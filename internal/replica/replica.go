@@ -20,9 +20,10 @@ import (
 type Options struct {
 	Control  string            // base URL of control
 	Controls http.RoundTripper // to control
-	Nodes    http.RoundTripper // to nodes
-	Edge     string            // names this process
-	Quotas   *quota.Book       // gets the limits
+	// Nodes returns the way to the node with an id, and to no other one.
+	Nodes  func(id string) http.RoundTripper
+	Edge   string      // names this process
+	Quotas *quota.Book // gets the limits
 	// Metrics adds what this process counts to the metrics of the others.
 	Metrics func(others []byte) ([]byte, error)
 }

@@ -59,7 +59,7 @@ func TestReplica(t *testing.T) {
 	control := serve(t, desk.Control{Feed: feed, Seen: func(desk.Seen) {}}.Handler())
 	book := quota.New(quota.Options{})
 	r, err := replica.New(replica.Options{
-		Control: control.URL, Controls: control.Client().Transport, Nodes: nodes.Client().Transport, Edge: "e", Quotas: book,
+		Control: control.URL, Controls: control.Client().Transport, Nodes: func(string) http.RoundTripper { return nodes.Client().Transport }, Edge: "e", Quotas: book,
 		Metrics: func(others []byte) ([]byte, error) { return others, nil },
 	})
 	if err != nil {

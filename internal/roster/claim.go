@@ -19,14 +19,36 @@ func (r *Roster) Claim(_ context.Context, node, machine string) (fleet.Claim, er
 	if r.member(node) == nil {
 		return fleet.Claim{}, fleet.ErrNotJoined
 	}
-	if at := r.Crew.Of(crew.Machine, machine); at != node {
-		return fleet.Claim{}, doze.Errorf(doze.Conflict, "the machine %s is on another node", machine)
+	if m := fleet.SnapshotForm.FindStringSubmatch(machine); m != nil {
+		return r.claimSnapshot(node, m[1])
+	}
+	kind, id := crew.Machine, machine
+	if m := fleet.VolumeForm.FindStringSubmatch(machine); m != nil {
+		kind, id = crew.Volume, m[1]
+	}
+	if at := r.Crew.Of(kind, id); at != node {
+		return fleet.Claim{}, doze.Errorf(doze.Conflict, "the %s %s is on another node", kind, id)
 	}
 	key, err := vault.Derive(r.Master, machine)
 	if err != nil {
 		return fleet.Claim{}, err
 	}
-	return fleet.Claim{Epoch: r.Crew.Epoch(crew.Machine, machine), Key: key.Reveal()}, nil
+	return fleet.Claim{Epoch: r.Crew.Epoch(kind, id), Key: key.Reveal()}, nil
+}
+
+// snapshotEpoch is that of all snapshots, which never change.
+const snapshotEpoch = 1
+
+// claimSnapshot is Claim for a snapshot.
+func (r *Roster) claimSnapshot(node, id string) (fleet.Claim, error) {
+	if !r.Crew.MayHave(node, id) {
+		return fleet.Claim{}, doze.Errorf(doze.Conflict, "the snapshot %s is on another node, and the node begins no sandbox from it", id)
+	}
+	key, err := vault.Derive(r.Master, fleet.SnapshotObject(id))
+	if err != nil {
+		return fleet.Claim{}, err
+	}
+	return fleet.Claim{Epoch: snapshotEpoch, Key: key.Reveal()}, nil
 }
 
 // FileKey implements [fleet.Control].

@@ -41,6 +41,9 @@ type Enrollment struct {
 	Keys   string // directory of the authority of certificates
 	Egress string // file of the key that opens secrets of routing rules; made if it is needed
 	URL    string // where nodes reach control
+	// Life is how long a certificate of a node is good. A node gets the next one when a third of
+	// it is left.
+	Life time.Duration
 }
 
 // CreateToken makes a token with which nodes join for a time.
@@ -102,27 +105,50 @@ func (r *Roster) enroll(ctx context.Context, from netip.Addr, body io.Reader) ([
 		}
 		return nil, err
 	}
-	// A token lets machines in. It does not make one of them another one that is here.
-	switch _, err := r.Store.Node(ctx, in.Node); {
-	case err == nil:
-		return nil, doze.Errorf(doze.Conflict, "a node with the id %.80q has joined already: a new machine joins with an empty data directory", in.Node)
-	case doze.Public(err).Kind != doze.NotFound:
-		return nil, err
-	}
 	a, err := mtls.OpenAuthority(r.Enrollment.Keys)
 	if err != nil {
+		return nil, err
+	}
+	// A token lets machines in. It does not make one of them another one that is here. A node
+	// whose certificate ended proves with it that it is the one.
+	switch _, err := r.Store.Node(ctx, in.Node); {
+	case err == nil && !a.Had(in.Earlier, in.CSR, in.Node):
+		return nil, doze.Errorf(doze.Conflict, "a node with the id %.80q has joined already: a new machine joins with an empty data directory, and one that is this node with node.crt and node.key of before", in.Node)
+	case err != nil && doze.Public(err).Kind != doze.NotFound:
 		return nil, err
 	}
 	key, err := r.egressKey(ctx)
 	if err != nil {
 		return nil, err
 	}
-	cert, err := a.SignNode(in.CSR, in.Node)
+	cert, err := a.SignNode(in.CSR, in.Node, r.Enrollment.Life)
 	if err != nil {
 		return nil, err
 	}
 	slog.InfoContext(ctx, "a node got its certificate", "node", in.Node, "source", from)
 	return json.Marshal(enroll.Answer{Certificate: cert, EgressKey: fmt.Appendf(nil, "%s\n", hex.EncodeToString(key))})
+}
+
+// Certify implements [fleet.Control].
+func (r *Roster) Certify(ctx context.Context, node string, request []byte) ([]byte, error) {
+	if len(request) > enroll.RequestMax {
+		return nil, doze.Errorf(doze.TooLarge, "the request for a certificate has more than %d bytes", enroll.RequestMax)
+	}
+	switch _, err := r.Store.Node(ctx, node); {
+	case doze.Public(err).Kind == doze.NotFound:
+		return nil, doze.Wrap(err, doze.Forbidden, "the node %.80q is not on record: join with a token of doze node token", node)
+	case err != nil:
+		return nil, err
+	}
+	a, err := mtls.OpenAuthority(r.Enrollment.Keys)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := a.SignNode(request, node, r.Enrollment.Life)
+	if err == nil {
+		slog.InfoContext(ctx, "a node got its next certificate", "node", node)
+	}
+	return cert, err
 }
 
 // proves is errToken unless a code is that of a token that is good now.

@@ -3,12 +3,18 @@ package roster_test
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +28,7 @@ import (
 	"github.com/dozehq/doze/internal/plane/planetest"
 	"github.com/dozehq/doze/internal/roster"
 	"github.com/dozehq/doze/internal/seal"
+	"github.com/dozehq/doze/internal/store"
 )
 
 // gatehouse is a control that machines may join, over a real connection.
@@ -45,7 +52,7 @@ func openGatehouse(t *testing.T) *gatehouse {
 	}
 	g.url = "https://" + l.Addr().String()
 	g.r = open(t, g.p, func(c *roster.Config) {
-		c.Enrollment = roster.Enrollment{Keys: g.dir, Egress: filepath.Join(t.TempDir(), "egress.key"), URL: g.url}
+		c.Enrollment = roster.Enrollment{Keys: g.dir, Egress: filepath.Join(t.TempDir(), "egress.key"), URL: g.url, Life: time.Hour}
 	})
 	g.p.Rooms.Nodes.Roster = g.r
 	calls := http.NewServeMux()
@@ -239,6 +246,7 @@ func TestNodeSpeaksForItself(t *testing.T) {
 		errs["Record"] = c.Record(t.Context(), id, nil)
 		_, errs["Claim"] = c.Claim(t.Context(), id, "machine")
 		_, errs["FileKey"] = c.FileKey(t.Context(), id, "file-"+strings.Repeat("a", 64))
+		_, errs["Certify"] = c.Certify(t.Context(), id, request(t, newKey(t)))
 		_, errs["Traffic"] = c.Traffic(t.Context(), id, "1", nil)
 		return errs
 	}
@@ -247,12 +255,238 @@ func TestNodeSpeaksForItself(t *testing.T) {
 			t.Errorf("a node speaks for another one: %s: %v", call, err)
 		}
 	}
-	for caller, c := range map[string]*fleet.ControlClient{"the node itself": clients[0], "a certificate of the role": g.as(t, g.dir)} {
+	role := g.as(t, g.dir)
+	for caller, c := range map[string]*fleet.ControlClient{"the node itself": clients[0], "a certificate of the role": role} {
 		for call, err := range calls(c, good) {
-			if doze.Public(err).Kind == doze.Forbidden {
-				t.Errorf("%s cannot speak for the node: %s: %v", caller, call, err)
+			if refused := doze.Public(err).Kind == doze.Forbidden; refused != (c == role && call == "Certify") {
+				t.Errorf("%s speaks for the node: %s: %v", caller, call, err)
 			}
 		}
+	}
+	if _, err := clients[1].Certify(t.Context(), "", request(t, newKey(t))); doze.Public(err).Kind != doze.Forbidden {
+		t.Errorf("nobody gets a certificate: %v", err)
+	}
+}
+
+// TestCertify: a node gets the next certificate for its own id, as long as it is on record.
+func TestCertify(t *testing.T) {
+	t.Parallel()
+	g := openGatehouse(t)
+	keys, err := g.join(t, g.token(t), good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, csr := g.as(t, keys), request(t, newKey(t))
+	if _, err := c.Certify(t.Context(), good, csr); doze.Public(err).Kind != doze.Forbidden {
+		t.Errorf("a node that is not on record: %v", err)
+	}
+	if _, err := g.p.Store.PutNode(t.Context(), good, store.NodeBody{}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	text, err := c.Certify(t.Context(), good, csr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(text)
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil || !slices.Contains(leaf.DNSNames, good+".node.doze.internal") || time.Until(leaf.NotAfter) > time.Hour {
+		t.Errorf("it is that of %v until %s: %v", leaf.DNSNames, leaf.NotAfter, err)
+	}
+	for what, bad := range map[string][]byte{"nothing": nil, "text": []byte("hello")} {
+		if _, err := c.Certify(t.Context(), good, bad); doze.Public(err).Kind != doze.Invalid {
+			t.Errorf("for %s: %v", what, err)
+		}
+	}
+	if _, err := c.Certify(t.Context(), good, make([]byte, enroll.RequestMax+1)); doze.Public(err).Kind != doze.TooLarge {
+		t.Errorf("for a large request: %v", err)
+	}
+}
+
+// TestJoinAgain: a node whose certificate ended joins again with a token, and stays the node
+// that it was. Nobody else becomes that node.
+func TestJoinAgain(t *testing.T) {
+	t.Parallel()
+	g := openGatehouse(t)
+	token := g.token(t)
+	again := func(keys, token string) error {
+		t.Helper()
+		parsed, err := enroll.ParseToken(token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return enroll.Join(t.Context(), g.url, parsed, enroll.Place{Keys: keys, Egress: filepath.Join(keys, "../egress.key"), Node: good})
+	}
+	var dirs []string
+	for _, id := range []string{good, hostile} {
+		keys, err := g.join(t, token, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.p.Store.PutNode(t.Context(), id, store.NodeBody{}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		dirs = append(dirs, keys)
+		end(t, g.dir, keys)
+	}
+	elsewhere := filepath.Join(t.TempDir(), "fleet")
+	if _, err := mtls.Make(elsewhere); err != nil {
+		t.Fatal(err)
+	}
+	foreign := filepath.Join(t.TempDir(), "fleet")
+	if err := os.CopyFS(foreign, os.DirFS(dirs[0])); err != nil {
+		t.Fatal(err)
+	}
+	end(t, elsewhere, foreign)
+	for what, keys := range map[string]string{
+		"another node": dirs[1], "a new machine": filepath.Join(t.TempDir(), "fleet"), "one with a certificate of another authority": foreign,
+	} {
+		if err := again(keys, token); doze.Public(err).Kind != doze.Conflict {
+			t.Errorf("%s becomes the node: %v", what, err)
+		}
+	}
+	if err := again(dirs[0], strings.Replace(token, "dzj_", "dzj_a", 1)); doze.Public(err).Kind != doze.Forbidden {
+		t.Errorf("without a good token: %v", err)
+	}
+	if _, err := mtls.Open(dirs[0], mtls.Node); doze.Public(err).Kind != doze.Forbidden {
+		t.Errorf("before it joins again: %v", err)
+	}
+	if err := again(dirs[0], token); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.as(t, dirs[0]).Certify(t.Context(), good, request(t, newKey(t))); err != nil {
+		t.Errorf("after that: %v", err)
+	}
+}
+
+// end has the certificate of a node be one that ended an hour ago, of the authority in a
+// directory.
+func end(t *testing.T, authority, keys string) {
+	t.Helper()
+	ca, err := tls.LoadX509KeyPair(filepath.Join(authority, "ca.crt"), filepath.Join(authority, "ca.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := tls.LoadX509KeyPair(filepath.Join(keys, "node.crt"), filepath.Join(keys, "node.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := *node.Leaf
+	was.NotBefore, was.NotAfter = time.Now().Add(-2*time.Minute), time.Now().Add(-time.Minute)
+	der, err := x509.CreateCertificate(rand.Reader, &was, ca.Leaf, node.Leaf.PublicKey, ca.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(keys, "node.crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func request(t *testing.T, key *ecdsa.PrivateKey) []byte {
+	t.Helper()
+	raw, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// TestNodeTakesNoAddress: a node cannot say that it is where another one is, and what is for
+// another one never reaches it, also if it takes over the address.
+func TestNodeTakesNoAddress(t *testing.T) {
+	t.Parallel()
+	g := openGatehouse(t)
+	control, err := mtls.Open(g.dir, mtls.Control)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.r.Check = control.Nodes().Check
+	token := g.token(t)
+	key, err := seal.Key(g.r.Enrollment.Egress)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opener, err := seal.NewOpener(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got atomic.Int64 // requests that reach the hostile node
+	at, clients := map[string]string{}, map[string]*fleet.ControlClient{}
+	for _, id := range []string{good, hostile} {
+		keys, err := g.join(t, token, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clients[id] = g.as(t, keys)
+		identity, err := mtls.Open(keys, mtls.Node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var served sync.WaitGroup
+		served.Go(func() {
+			_ = identity.Serve(ctx, l, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+				if id == hostile {
+					got.Add(1)
+				}
+			}))
+		})
+		t.Cleanup(func() { cancel(); served.Wait() })
+		at[id] = "https://" + l.Addr().String()
+	}
+	join := func(id, url string) error {
+		_, err := clients[id].Join(t.Context(), fleet.NodeInfo{ID: id, Incarnation: "1", URL: url, SealKey: opener.Sealer().Key()})
+		return err
+	}
+	for _, id := range []string{good, hostile} {
+		if err := join(id, at[id]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := join(hostile, at[good]); doze.Public(err).Kind != doze.Forbidden {
+		t.Errorf("a node says that it is where another one is: %v", err)
+	}
+	if err := join(hostile, "http://127.0.0.1:1"); doze.Public(err).Kind != doze.Invalid {
+		t.Errorf("a node has an address without TLS: %v", err)
+	}
+	for _, n := range []string{good, hostile} {
+		if is, err := g.p.Store.Node(t.Context(), n); err != nil || is.Body.URL != at[n] {
+			t.Errorf("the node %s is at %s: %v", n, is.Body.URL, err)
+		}
+	}
+	// The hostile node has the address of the good one now, as after a forged route.
+	for _, role := range []mtls.Role{mtls.Control, mtls.Edge} {
+		identity, err := mtls.Open(g.dir, role)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := identity.Nodes().To(good)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at[hostile]+fleet.Prefix+"Create", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := to.RoundTrip(r)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		if doze.Public(err).Kind != doze.Forbidden {
+			t.Errorf("%s sends what is for the good node: %v", role, err)
+		}
+	}
+	if got.Load() != 0 {
+		t.Errorf("the hostile node gets %d requests for the good one", got.Load())
 	}
 }
 

@@ -44,8 +44,8 @@ type yard struct {
 	stop   func()            // of the roster
 }
 
-// copies is what the bucket has, which is nothing that a sweep could drop.
-type copies struct{}
+// copies is what the bucket has, of which a sweep drops nothing.
+type copies struct{ *planetest.Shelf }
 
 func (copies) List(context.Context) ([]string, error) { return nil, nil }
 func (copies) Drop(context.Context, string) error     { return nil }
@@ -82,7 +82,7 @@ func (y *yard) open() {
 	y.t.Helper()
 	y.p.Open(true)
 	y.r = roster.New(roster.Config{
-		Store: y.p.Store, Crew: y.crew, Control: control.Link{Server: y.p.Ctl}, Quotas: y.p.Quotas, TTL: ttl, Copies: copies{}, Master: []byte("0123456789abcdef0123456789abcdef"),
+		Store: y.p.Store, Crew: y.crew, Control: control.Link{Server: y.p.Ctl}, Quotas: y.p.Quotas, TTL: ttl, Copies: copies{y.shelf}, Master: []byte("0123456789abcdef0123456789abcdef"),
 		Dial: func(n fleet.NodeInfo) fleet.Node { return y.nodes[n.ID] }, Met: func(fleet.NodeInfo) {},
 	})
 	y.p.Rooms.Nodes.Roster = y.r
@@ -477,6 +477,65 @@ func TestNodesSpeakOfTheirOwn(t *testing.T) {
 	}, "n1", "n2")
 }
 
+// TestRemoveHome: the first node can go as any other one, with what was made before places
+// were recorded. Another node is the home after it.
+func TestRemoveHome(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		machines := y.make("n1", "a", "b")
+		if err := y.p.Store.RemovePlace(t.Context(), "machine", machines["a"]); err != nil {
+			t.Fatal(err)
+		}
+		y.close()
+		y.open()
+		for _, id := range []string{"n1", "n2"} {
+			y.join(id)
+		}
+		planetest.After(ttl)
+		for _, name := range []string{"a", "b"} {
+			y.nodes["n1"].Shelve(machines[name])
+		}
+		y.want(200, "POST", "/platform/nodes/n2/cordon", "")
+		y.kill("n1")
+		planetest.After(over)
+		refused := func(machine, what string) {
+			t.Helper()
+			if got := y.want(409, "DELETE", "/platform/nodes/n1", ""); !strings.Contains(got, machine) {
+				t.Errorf("a home that has a machine %s: %s", what, got)
+			}
+			if home, err := y.p.Store.Setting(t.Context(), roster.HomeSetting); home != "n1" || err != nil {
+				t.Errorf("the home is %q: %v", home, err)
+			}
+		}
+		refused(machines["b"], "on record")
+		if err := y.p.Store.RemovePlace(t.Context(), "machine", machines["b"]); err != nil {
+			t.Fatal(err)
+		}
+		refused("machine", "without a place")
+		y.want(200, "POST", "/platform/nodes/n2/uncordon", "")
+		planetest.After(over)
+		if diff := cmp.Diff(map[string]string{"a": "n2", "b": "n2"}, y.at(machines)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		y.want(204, "DELETE", "/platform/nodes/n1", "")
+		if home, err := y.p.Store.Setting(t.Context(), roster.HomeSetting); home != "n2" || err != nil {
+			t.Errorf("the home is %q: %v", home, err)
+		}
+		y.close()
+		y.open()
+		y.join("n2")
+		planetest.After(ttl)
+		if got := y.want(200, "GET", "/platform/nodes", ""); strings.Contains(got, `"n1"`) {
+			t.Errorf("the nodes are %s", got)
+		}
+		y.want(200, "GET", "/sandboxes/a", "")
+		y.kill("n2")
+		planetest.After(over)
+		y.want(409, "DELETE", "/platform/nodes/n2", "") // nobody else could be the home
+	}, "n1", "n2")
+}
+
 // TestRemove: a node that is stopped and has nothing can be forgotten.
 func TestRemove(t *testing.T) {
 	t.Parallel()
@@ -500,7 +559,7 @@ func TestRemove(t *testing.T) {
 			t.Errorf("a node that has nothing stays: %d %s", w.Code, w.Body)
 		}
 		y.want(404, "DELETE", "/platform/nodes/n2", "")
-		y.want(409, "DELETE", "/platform/nodes/n1", "") // it is the first
+		y.want(409, "DELETE", "/platform/nodes/n1", "") // it runs, and is the first
 		if got := y.want(200, "GET", "/platform/nodes", ""); strings.Contains(got, `"n2"`) || !strings.Contains(got, `"n1"`) {
 			t.Errorf("the nodes are %s", got)
 		}

@@ -110,6 +110,9 @@ func (r *Roster) give(ctx context.Context, machine, _, to string) (taken bool, e
 // again, and no other one is until it is lost.
 func (r *Roster) settle(ctx context.Context, o fleet.Order, last control.Use, from, to string, put putter) error {
 	w := placement.Want{Memory: o.Memory, Disk: o.Storage, Not: []string{from}, On: to}
+	for _, v := range o.Volumes {
+		w.Disk += v.Size
+	}
 	for at := r.Crew.Of(crew.Machine, o.UID); ; {
 		if at == from {
 			next, err := r.Crew.Choose(w)
@@ -122,7 +125,10 @@ func (r *Roster) settle(ctx context.Context, o fleet.Order, last control.Use, fr
 			at, put = next, r.give
 			r.Crew.Expect(o.UID, o.Memory)
 		}
-		_, err := r.Crew.Revive(ctx, o, last.At, last.Ran)
+		err := r.follow(ctx, &o)
+		if err == nil {
+			_, err = r.Crew.Revive(ctx, o, last.At, last.Ran)
+		}
 		if errors.Is(err, fleet.ErrFull) {
 			w.Not, from = append(w.Not, at), at
 			continue
@@ -173,7 +179,7 @@ func (r *Roster) Move(ctx context.Context, l control.Lodger, to string) error {
 			return errors.Join(err, r.Crew.Return(context.WithoutCancel(ctx), o.UID))
 		}
 		r.tally.moved.Add(1)
-		r.leave(ctx, from, o.UID)
+		r.leave(ctx, from, &o)
 		if err != nil { // the bucket has it: it begins there later
 			r.lost.Ring()
 		}
@@ -186,14 +192,15 @@ const copyTime = 10 * time.Minute
 
 // leave has a node forget a sandbox that another node has. One that cannot hear of it now
 // is told when it joins again.
-func (r *Roster) leave(ctx context.Context, node, machine string) {
+func (r *Roster) leave(ctx context.Context, node string, o *fleet.Order) {
 	for _, m := range r.Crew.Members() {
 		if m.Info.ID == node {
-			if err := m.Node.Leave(ctx, machine); err != nil {
-				slog.WarnContext(ctx, "a node still has a sandbox that moved", "node", node, "sandbox", machine, "err", err)
+			if err := m.Node.Leave(ctx, o.UID); err != nil {
+				slog.WarnContext(ctx, "a node still has a sandbox that moved", "node", node, "sandbox", o.UID, "err", err)
 			}
 		}
 	}
+	r.Crew.Left(ctx, o, node)
 }
 
 // Drain moves all sandboxes of a node to others, and returns how many stayed. The node

@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	// HomeSetting is the record of the node that has everything without a place: the first
-	// one that joined.
-	HomeSetting = "node"
+	// HomeSetting is the record of the node that has everything without a place. It is the first
+	// one that joined, until that is removed.
+	HomeSetting = store.HomeNode
 	// joinWait is how long after a start calls wait for the nodes on record to join. They do
 	// so within a second.
 	joinWait = 10 * time.Second
@@ -59,6 +59,9 @@ type Config struct {
 	Quotas  *quota.Book
 	// Dial returns the client of a node that joins.
 	Dial func(fleet.NodeInfo) fleet.Node
+	// Check is an error unless the node that joins answers at its address, and no other one.
+	// nil: any address is believed.
+	Check func(ctx context.Context, id, url string) error
 	// Met hears of a node before it is told anything: calls have to reach it.
 	Met func(fleet.NodeInfo)
 	// TTL is how long a lease is good.
@@ -136,6 +139,11 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (_ fleet.Lease, err
 	}
 	if strings.HasSuffix(tokens, "/"+n.ID) {
 		return fleet.Lease{}, doze.Errorf(doze.Invalid, "no node can have the id %s, which is a path of the API", n.ID)
+	}
+	if r.Check != nil {
+		if err := r.Check(ctx, n.ID, n.URL); err != nil {
+			return fleet.Lease{}, err
+		}
 	}
 	r.joining.Lock()
 	defer r.joining.Unlock()
@@ -511,6 +519,7 @@ func (r *Roster) Run(ctx context.Context) error {
 	if r.Copies != nil {
 		rescues.Go(func() { r.rescue(ctx) })
 		rescues.Go(func() { r.sweep(ctx) })
+		rescues.Go(func() { r.saveAll(ctx) })
 	}
 	late := time.NewTimer(joinWait)
 	defer late.Stop()

@@ -155,9 +155,34 @@ func (s *Server) remove(ctx context.Context, q *http.Request) (none httpx.Empty,
 		return none, err
 	}
 	if id == home {
-		return none, doze.Errorf(doze.Conflict, "the node was the first one, and has what was made before there were others: it stays on record")
+		if err := s.Roster.moveHome(ctx, id); err != nil {
+			return none, err
+		}
 	}
 	return none, s.Roster.Store.RemoveNode(ctx, id)
+}
+
+// moveHome makes another node the home of things without a place. There must be none: they
+// are on the disk of the home that was.
+func (r *Roster) moveHome(ctx context.Context, from string) error {
+	r.joining.Lock()
+	defer r.joining.Unlock()
+	if err := r.Store.CheckEmpty(ctx, from); err != nil { // edges would look for it at the next home
+		return err
+	}
+	if err := r.Store.CheckPlaced(ctx); err != nil {
+		return err
+	}
+	for _, m := range r.Crew.Members() { // by id
+		if to := m.Info.ID; to != from {
+			if err := r.Store.SetSetting(ctx, HomeSetting, to); err != nil {
+				return err
+			}
+			r.Crew.SetHome(to)
+			return nil
+		}
+	}
+	return doze.Errorf(doze.Conflict, "it is the only node: add another one first")
 }
 
 func (s *Server) move(ctx context.Context, q *http.Request, body map[string]any) (doze.Moved, error) {

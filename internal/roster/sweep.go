@@ -2,9 +2,11 @@ package roster
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
+	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/store"
 )
 
@@ -15,6 +17,8 @@ const sweepEvery = 10 * time.Minute
 // Copies are what the bucket has of machines, by their ids.
 type Copies interface {
 	List(ctx context.Context) (ids []string, err error)
+	// Has reports whether there is a copy of a machine that counts.
+	Has(ctx context.Context, id string) (bool, error)
 	// Drop removes all of a machine. One that is not there is no error.
 	Drop(ctx context.Context, id string) error
 }
@@ -31,6 +35,9 @@ func (r *Roster) sweep(ctx context.Context) {
 		dropped, err := r.sweepOnce(ctx)
 		if err != nil && ctx.Err() == nil {
 			slog.WarnContext(ctx, "copies of machines that are gone stay in the bucket", "err", err)
+		}
+		if err := r.tidy(ctx); err != nil && ctx.Err() == nil {
+			slog.WarnContext(ctx, "nodes still have disks that others have, or nobody", "err", err)
 		}
 		if dropped > 0 {
 			slog.InfoContext(ctx, "dropped copies of machines that are gone", "machines", dropped)
@@ -53,7 +60,21 @@ func (r *Roster) sweepOnce(ctx context.Context) (dropped int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	disks, err := r.Store.Disks(ctx)
+	if err != nil {
+		return 0, err
+	}
+	snapshots, err := r.snapshotIDs(ctx)
+	if err != nil {
+		return 0, err
+	}
 	for _, id := range ids {
+		if m := fleet.SnapshotForm.FindStringSubmatch(id); m != nil && snapshots[m[1]] {
+			continue
+		}
+		if m := fleet.VolumeForm.FindStringSubmatch(id); m != nil && disks[m[1]] {
+			continue
+		}
 		if living[id] || fileForm.MatchString(id) {
 			continue
 		}
@@ -63,4 +84,40 @@ func (r *Roster) sweepOnce(ctx context.Context) (dropped int, err error) {
 		dropped++
 	}
 	return dropped, nil
+}
+
+// tidy has nodes remove disks that other nodes have, or that nobody knows. The lists of the
+// nodes come before the records: a disk has a record before any node has it.
+func (r *Roster) tidy(ctx context.Context) error {
+	all := r.Crew.Members()
+	there, snapshots := make([][]string, len(all)), make([]map[string]int64, len(all))
+	var errs []error
+	for i, m := range all {
+		ids, err := m.Node.Volumes(ctx)
+		there[i], errs = ids, append(errs, err)
+		snapshots[i], err = m.Node.Snapshots(ctx)
+		errs = append(errs, err)
+	}
+	known, err := r.Store.Disks(ctx)
+	if err != nil {
+		return err
+	}
+	taken, err := r.snapshotIDs(ctx)
+	if err != nil {
+		return err
+	}
+	for i, m := range all {
+		errs = append(errs, r.Crew.Tidy(ctx, m, there[i], known), r.Crew.TidySnapshots(ctx, m, snapshots[i], taken))
+	}
+	return errors.Join(errs...)
+}
+
+// snapshotIDs are all snapshots on record, also those that are being made.
+func (r *Roster) snapshotIDs(ctx context.Context) (map[string]bool, error) {
+	all, err := r.Store.AllSnapshots(ctx)
+	ids := map[string]bool{}
+	for _, n := range all {
+		ids[n.ID] = true
+	}
+	return ids, err
 }

@@ -145,6 +145,10 @@ func (s Settings) checkLogs(p *doze.Problems) {
 // lose some of that.
 const leaseLeast = 3 * time.Second
 
+// nodeCertificateLeast and nodeCertificateMost bound the life of a certificate of a node. It is
+// renewed a few times a minute at most, and ends before its authority.
+const nodeCertificateLeast, nodeCertificateMost = 10 * time.Second, 10 * 365 * 24 * time.Hour
+
 func (s Settings) checkRemote(p *doze.Problems) {
 	if (s.Remote == "") != (s.RemoteKeys == "") {
 		p.Add("remote", "and remoteCredentials go together")
@@ -154,6 +158,9 @@ func (s Settings) checkRemote(p *doze.Problems) {
 	}
 	if s.Lease.Duration < leaseLeast {
 		p.Add("lease", "is %s; it must be at least %s", s.Lease, leaseLeast)
+	}
+	if d := s.NodeCertificate.Duration; d < nodeCertificateLeast || d > nodeCertificateMost {
+		p.Add("nodeCertificate", "is %s; it must be between %s and %s", s.NodeCertificate, nodeCertificateLeast, nodeCertificateMost)
 	}
 	if s.LeaseGrace.Duration < 0 || s.RemoteAfter.Duration < 0 || s.RemoteEvery.Duration < 0 {
 		p.Add("leaseGrace", ", remoteAfter and remoteEvery must not be negative")

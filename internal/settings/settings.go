@@ -102,6 +102,7 @@ type Settings struct {
 	Standby         bool            `json:"standby"`           // control waits while another one has the database
 	Lease           daemon.Duration `json:"lease"`             // of a node
 	LeaseGrace      daemon.Duration `json:"leaseGrace"`        // for how long control may renew leases without its database
+	NodeCertificate daemon.Duration `json:"nodeCertificate"`   // how long a certificate is good that control gives a node
 	Quotas          string          `json:"quotas"`            // of workspaces without their own: name=limit, with commas
 	KeyRequests     int             `json:"keyRequests"`       // a second, of one credential; 0: no limit
 	AuditRetention  daemon.Duration `json:"auditRetention"`    // lines of the audit log are kept for this long
@@ -166,7 +167,7 @@ func Defaults() Settings {
 
 		Swap: swap.Auto, ACMEURL: certificate.LetsEncrypt,
 		RemoteRegion: "us-east-1", RemoteAfter: daemon.Duration{Duration: time.Minute}, RemoteEvery: daemon.Duration{Duration: 5 * time.Minute},
-		Lease: daemon.Duration{Duration: 30 * time.Second}, LeaseGrace: daemon.Duration{Duration: 30 * time.Second},
+		Lease: daemon.Duration{Duration: 30 * time.Second}, LeaseGrace: daemon.Duration{Duration: 30 * time.Second}, NodeCertificate: daemon.Duration{Duration: 365 * 24 * time.Hour},
 		DrivesRegion: "us-east-1", KeyRequests: 2000, ReserveMB: 512, Overcommit: memoryOvercommitDefault, Ready: host.ReadyAuto, WarmPool: 2, WarmPoolMax: 16, Egress: host.EgressOpen, MaskResponses: true, Images: []string{doze.ImageDefault}, Log: "info",
 		ImageMaxMB: disk.BytesDefault >> 20, ImageRetention: daemon.Duration{Duration: 7 * 24 * time.Hour}, LogsRetention: daemon.Duration{Duration: 7 * 24 * time.Hour}, LogsWorkspaceMB: 512, DiskReserveMB: space.Auto, VolumeOvercommit: 1,
 		Builds: 2, BuildCacheAge: daemon.Duration{Duration: 7 * 24 * time.Hour}, BuildTimeout: daemon.Duration{Duration: 15 * time.Minute},

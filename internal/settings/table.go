@@ -155,6 +155,7 @@ func (s *Settings) rows() []row {
 		{&s.RemoteBandwidth, "remote-bandwidth-mb", node, "send at most this many `MB` in a second to the bucket; 0: no limit"},
 		{&s.Lease, "lease", control, "a node that control has not heard of for this `time` is lost: its sandboxes stand still there, and go on elsewhere"},
 		{&s.LeaseGrace, "lease-grace", control, "renew leases without the database for at most this `time`. After a crash of control, no node counts as lost for as long"},
+		{&s.NodeCertificate, "node-certificate", control, "certificates of nodes are good for this `time`. A node gets the next one by itself when a third of it is left"},
 		{&s.Quotas, "quotas", control | edge, "comma-separated default `limits` of a workspace, such as sandboxes=100,diskMb=100000 (default: see doze quota ls)"},
 		{&s.KeyRequests, "key-requests", control | edge, "rate limit of one credential: this `number` of requests per second, with a burst of twice that; 0: none"},
 		{&s.LogsRetention, "logs-retention", node, "store what processes of sandboxes write for this `time`, also after a sandbox ended; 0: store none"},

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -100,6 +101,44 @@ func TestPlaces(t *testing.T) {
 		}
 		if err := s.RemoveNode(t.Context(), "n1"); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestCheckPlaced: what has no place on record is found.
+func TestCheckPlaced(t *testing.T) {
+	onBoth(t, func(d database) {
+		t, s := d.t, d.open(d.t)
+		workspaces(t, s, "main")
+		if err := s.CheckPlaced(t.Context()); err != nil {
+			t.Errorf("with nothing: %v", err)
+		}
+		put := func(kind, id string) {
+			t.Helper()
+			if err := s.PutPlace(t.Context(), store.Place{Kind: kind, ID: id, Node: "n1", Epoch: 2}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		meta := doze.Metadata{Name: "a", Workspace: "main"}
+		if err := s.InsertVolume(t.Context(), store.Volume{ID: "v", Volume: doze.Volume{Metadata: meta}}); err != nil {
+			t.Fatal(err)
+		}
+		put("machine", "v")
+		if err := s.CheckPlaced(t.Context()); doze.Public(err).Kind != doze.Conflict || !strings.Contains(err.Error(), "volume v") {
+			t.Errorf("with a volume that has no place: %v", err)
+		}
+		put("volume", "v")
+		if err := s.CheckPlaced(t.Context()); err != nil {
+			t.Errorf("with a volume that has one: %v", err)
+		}
+		if _, err := s.PutNode(t.Context(), "n2", store.NodeBody{}, epoch); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.PutPlace(t.Context(), store.Place{Kind: "builder", ID: "main", Node: "n2", Epoch: 2}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.RemoveNode(t.Context(), "n2"); err != nil {
+			t.Errorf("a node with a cache of builds: %v", err)
 		}
 	})
 }

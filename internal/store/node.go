@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -29,6 +31,9 @@ type NodeBody struct {
 	Driver  string         `json:"driver"`
 	Memory  doze.Megabytes `json:"memory"`
 }
+
+// HomeNode is the setting with the id of the node that has what has no place on record.
+const HomeNode = "node"
 
 const errNoNode = "there is no such node"
 
@@ -75,15 +80,62 @@ func (s *Store) LoseNode(ctx context.Context, id string, epoch uint64) error {
 	return gone(s.write.ExecContext(ctx, `UPDATE nodes SET state = $3, epoch = epoch + 1 WHERE id = $1 AND epoch = $2`, id, int64(epoch), doze.NodeLost))(errNoNode) //nolint:gosec // G115: it counts losses
 }
 
-// RemoveNode forgets a node that has nothing, or is NotFound. One that has something is a
-// Conflict.
-func (s *Store) RemoveNode(ctx context.Context, id string) error {
-	held, err := collect(ctx, s.write, scanPlace, `SELECT kind, id, node, epoch FROM places WHERE node = $1 LIMIT 1`, id)
+// errHeld is the answer to who removes a node that has something.
+func errHeld(kind, id string) error {
+	return doze.Errorf(doze.Conflict, "the node still has the %s %s: drain it first, and delete what no drain moves", kind, id)
+}
+
+// CheckPlaced is a Conflict if something has no place on record. The home of such things has
+// it then. Builders do not count: they are caches.
+func (s *Store) CheckPlaced(ctx context.Context) error {
+	placed := func(kind string) string { return ` NOT IN (SELECT id FROM places WHERE kind = '` + kind + `')` }
+	for _, of := range []struct{ kind, query string }{
+		{machinePlace, `SELECT machine FROM sandboxes WHERE ` + alive + ` AND machine <> '' AND machine` + placed(machinePlace)},
+		{"snapshot", `SELECT id FROM snapshots WHERE id` + placed("snapshot")},
+		{"volume", `SELECT id FROM volumes WHERE id` + placed("volume")},
+		{"volume", `SELECT id FROM volume_template_versions WHERE id` + placed("volume")},
+	} {
+		ids, err := collect(ctx, s.read, scanText, of.query+` LIMIT 1`)
+		if err != nil {
+			return wrap(err, "look what has no place")
+		}
+		if len(ids) > 0 {
+			return errHeld(of.kind, ids[0])
+		}
+	}
+	refs, err := s.ImageRefs(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := s.Places(ctx)
+	if err != nil {
+		return err
+	}
+	for _, ref := range refs {
+		if strings.HasPrefix(ref, doze.BuiltPrefix) && !slices.ContainsFunc(all, func(p Place) bool { return p.Kind == "image" && p.ID == ref }) {
+			return errHeld("image", ref)
+		}
+	}
+	return nil
+}
+
+// CheckEmpty is a Conflict if something is on a node. Builders do not count: they are caches.
+func (s *Store) CheckEmpty(ctx context.Context, id string) error {
+	held, err := collect(ctx, s.write, scanPlace, `SELECT kind, id, node, epoch FROM places WHERE node = $1 AND kind <> 'builder' LIMIT 1`, id)
 	if err != nil {
 		return wrap(err, "look what a node has")
 	}
 	if len(held) > 0 {
-		return doze.Errorf(doze.Conflict, "the node still has the %s %s: drain it first", held[0].Kind, held[0].ID)
+		return errHeld(held[0].Kind, held[0].ID)
+	}
+	return nil
+}
+
+// RemoveNode forgets a node that has nothing, or is NotFound. One that has something is a
+// Conflict, as with [Store.CheckEmpty].
+func (s *Store) RemoveNode(ctx context.Context, id string) error {
+	if err := s.CheckEmpty(ctx, id); err != nil {
+		return err
 	}
 	return gone(s.write.ExecContext(ctx, `DELETE FROM nodes WHERE id = $1`, id))(errNoNode)
 }

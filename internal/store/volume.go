@@ -264,6 +264,12 @@ func (s *Store) Disks(ctx context.Context) (map[string]bool, error) {
 	return known, wrap(err, "read disks")
 }
 
+// FreeVolumes returns the ids of the volumes that no sandbox has.
+func (s *Store) FreeVolumes(ctx context.Context) ([]string, error) {
+	ids, err := collect(ctx, s.read, scanText, `SELECT id FROM volumes WHERE phase = $1 AND attached = '' ORDER BY id`, VolumeReady)
+	return ids, wrap(err, "read free volumes")
+}
+
 // DropDisk notes that nobody needs a disk.
 func (s *Store) DropDisk(ctx context.Context, id string) error {
 	return wrap(s.update(ctx, func(tx *sql.Tx) error { return dropDisk(ctx, tx, id) }), "drop a disk")

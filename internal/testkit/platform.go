@@ -166,15 +166,23 @@ func Start(ctx context.Context, o Options) (*Platform, error) {
 		p.Address, p.transport = "https://"+net.JoinHostPort(o.Host, port), p.secure()
 	}
 	if o.Roles || os.Getenv(RolesEnv) != "" { //nolint:forbidigo // the environment of the tests says how
-		p.roles = []string{Control, Node, Edge}
-		for _, to := range []*string{&p.control, &p.node} {
-			var err error
-			if *to, err = freeport.Address(ctx); err != nil {
-				return nil, err
-			}
+		if err := p.Split(ctx); err != nil {
+			return nil, err
 		}
 	}
 	return p, p.Restart(ctx)
+}
+
+// Split has the roles be processes of their own from the next start on. Nothing may run.
+func (p *Platform) Split(ctx context.Context) (err error) {
+	p.roles = []string{Control, Node, Edge}
+	clear(p.processes)
+	for _, to := range []*string{&p.control, &p.node} {
+		if *to, err = freeport.Address(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // secure speaks TLS with this platform, whatever the name.

@@ -62,6 +62,26 @@ func (v *Vault) Open(ctx context.Context, id string, key Key) (*Copy, error) {
 	return nil, fmt.Errorf("%w: the manifest that counts of %s is missing", ErrDamaged, id)
 }
 
+// OpenAt returns a generation that counts, or did until a newer one was saved. One that a sweep
+// removed is ErrNotFound.
+func (v *Vault) OpenAt(ctx context.Context, id string, key Key, g Generation) (*Copy, error) {
+	if err := errors.Join(checkID(id), checkEpoch(g.Epoch)); err != nil {
+		return nil, err
+	}
+	s, err := newSealer(id, key)
+	if err != nil {
+		return nil, err
+	}
+	m, err := v.manifest(ctx, s, g)
+	if errors.Is(err, errAbsent) {
+		return nil, fmt.Errorf("%w: %s has no generation %s", ErrNotFound, id, g)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Copy{v, s, m}, nil
+}
+
 // Generation returns which one it is.
 func (c *Copy) Generation() Generation { return c.m.generation }
 

@@ -230,6 +230,15 @@ func (v *Vault) Head(ctx context.Context, id string) (Generation, error) {
 	return g, err
 }
 
+// Has reports whether a sandbox has a generation that counts.
+func (v *Vault) Has(ctx context.Context, id string) (bool, error) {
+	_, err := v.Head(ctx, id)
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // Drop removes what a sandbox has in the bucket. Nobody can save under the id again.
 // Something small is left, until a sweep after the grace period: it refuses nodes that
 // have not heard of it. One that claims an epoch after that begins the id anew.

@@ -57,14 +57,15 @@ type Pool struct {
 	ledger Ledger
 
 	mu     sync.Mutex
-	owners map[string]string // guarded by mu; by volume
+	owners map[string]string   // guarded by mu; by volume
+	lent   map[string]*lending // guarded by mu; by volume
 }
 
 // Open returns the pool of a directory, with the owners that an earlier process
 // left: Sweep takes what is nobody's from them. The ledger gets to know the volumes
 // that are there.
 func Open(dir string, ledger Ledger) (*Pool, error) {
-	p := &Pool{dir: dir, ledger: ledger, owners: map[string]string{}}
+	p := &Pool{dir: dir, ledger: ledger, owners: map[string]string{}, lent: map[string]*lending{}}
 	for _, name := range []string{dirDisks, dirMounts} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
 			return nil, fmt.Errorf("make the directory of volumes: %w", err)
@@ -193,11 +194,11 @@ func (p *Pool) Remove(id string) error {
 		return err
 	}
 	defer p.release(id)
-	if err := os.Remove(p.disk(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := p.erase(id); err != nil {
 		return err
 	}
 	p.ledger.Forget(id)
-	return durable.Sync(filepath.Join(p.dir, dirDisks))
+	return nil
 }
 
 // IDs returns all volumes that are complete.
@@ -261,11 +262,13 @@ func (p *Pool) Copy(ctx context.Context, id, file string) (err error) {
 }
 
 // claim notes the owner of a volume. Of two owners the second is told to wait.
+// One that is lent comes back first.
 func (p *Pool) claim(id, owner string) error {
+	p.reclaim(id)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if now := p.owners[id]; now != "" && now != owner {
-		return doze.Errorf(doze.Unavailable, "a volume is still in use by the machine before: try again in a moment")
+	if now := p.owners[id]; now != "" && now != owner || p.lent[id] != nil {
+		return errInUse
 	}
 	p.owners[id] = owner
 	return nil
@@ -310,6 +313,9 @@ func (p *Pool) settle(ctx context.Context, id, at string) error {
 			return err
 		}
 	} else {
+		if err := p.unsave(id); err != nil {
+			return err
+		}
 		dev, err := p.device(ctx, id)
 		if err != nil {
 			return unknown(err)

@@ -66,6 +66,41 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
+// TestMigrateToRoles: after its records moved, a platform of one process is the first machine
+// of a fleet. Its sandboxes go on there, with their files and processes.
+func TestMigrateToRoles(t *testing.T) {
+	t.Parallel()
+	address := postgres.Database(t) // the platform is cleaned up first
+	p, c := start(t)
+	_, agent := create(t, c, named("one", 512))
+	sh(t, agent, "echo 42 >/root/answer; nohup sleep 1000000 >/dev/null 2>&1 & echo $! >/root/pid")
+	s := shell{t.TempDir()}
+	stop(t, p)
+	s.ok(t, "dozed", "migrate", "--data", p.Data, "--to", address, "--quiet")
+	if err := p.Split(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.Arguments("--database", address)
+	answers(t, p, agent)
+	sh(t, agent, "kill -0 $(cat /root/pid)")
+	create(t, c, named("two", 512))
+	id, err := os.ReadFile(filepath.Join(p.Data, "node.id"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ok(t, "doze", "login", "--address", p.Address, "--data", p.Data)
+	if out := s.ok(t, "doze", "node", "ls"); !strings.Contains(out, strings.TrimSpace(string(id))) {
+		t.Errorf("the nodes are %s", out)
+	}
+	file := filepath.Join(s.home, "backup")
+	if r := s.run(t, "", "dozed", "backup", "--data", p.Data, "--to", file); r.code != 1 || !strings.Contains(r.err, "dozed control and dozed node and dozed edge") {
+		t.Errorf("a backup of roles: %+v", r)
+	}
+	if left, err := filepath.Glob(file + "*"); err != nil || len(left) > 0 {
+		t.Errorf("it left %v, %v", left, err)
+	}
+}
+
 func stop(t *testing.T, p *testkit.Platform) {
 	t.Helper()
 	if err := p.Stop(); err != nil {

@@ -42,6 +42,27 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// TestVolumes: a volume goes from node to node, and is of the same moment as the memory of its
+// sandbox.
+func TestVolumes(t *testing.T) {
+	if testing.Short() || os.Getuid() != 0 {
+		t.Skip("SKIPPED: real sandboxes need root and time")
+	}
+	if err := volumes(t.Context(), t.TempDir(), 0, func(text string) { t.Log(text) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSnapshots: a snapshot outlives its node.
+func TestSnapshots(t *testing.T) {
+	if testing.Short() || os.Getuid() != 0 {
+		t.Skip("SKIPPED: real sandboxes need root and time")
+	}
+	if err := snapshots(t.Context(), t.TempDir(), func(text string) { t.Log(text) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestWire: what is cut in one direction passes in the other one, and all passes when it is
 // healed.
 func TestWire(t *testing.T) {

@@ -4,6 +4,8 @@
 //
 //	fleet faults    has nodes, control and the bucket fail, and their networks
 //	fleet takeover  kills a node, and measures how soon its sandboxes answer elsewhere
+//	fleet volumes   has a volume go from node to node, with its sandbox and without
+//	fleet snapshots loses the node of a snapshot, and begins sandboxes from it elsewhere
 //	fleet drain     drains a node whose sandboxes are asked all the time
 package main
 
@@ -29,7 +31,7 @@ func main() {
 
 func command(ctx context.Context, args []string) (err error) {
 	var o options
-	var asleep, awake int
+	var asleep, awake, fill int
 	flags := flag.NewFlagSet("fleet", flag.ContinueOnError)
 	flags.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "`number` that decides what fails when")
 	flags.IntVar(&o.faults, "faults", 300, "how `many` faults")
@@ -37,10 +39,11 @@ func command(ctx context.Context, args []string) (err error) {
 	flags.StringVar(&o.only, "only", "", "only faults whose name has this `text`")
 	flags.BoolVar(&o.each, "each", false, "have each kind of fault happen before one happens twice")
 	flags.IntVar(&asleep, "asleep", 50, "how `many` sandboxes sleep when their node is lost")
+	flags.IntVar(&fill, "fill", 0, "how many `megabytes` the volume has")
 	flags.IntVar(&awake, "awake", 20, "how `many` sandboxes run when their node is lost")
 	dir := flags.String("dir", "", "empty `directory` for the fleet, which stays; by default a new one for temporary files, which is removed")
 	if len(args) == 0 {
-		return fmt.Errorf("say what: faults, takeover or drain")
+		return fmt.Errorf("say what: faults, takeover, volumes, snapshots or drain")
 	}
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
@@ -65,10 +68,14 @@ func command(ctx context.Context, args []string) (err error) {
 		return c.verdict(err)
 	case "takeover":
 		return takeover(ctx, *dir, asleep, awake, o.say)
+	case "volumes":
+		return volumes(ctx, *dir, fill, o.say)
+	case "snapshots":
+		return snapshots(ctx, *dir, o.say)
 	case "drain":
 		d, err := drain(ctx, *dir, o.sandboxes, o.say)
 		fmt.Println(d)
 		return err
 	}
-	return fmt.Errorf("there is no %q: say faults, takeover or drain", args[0])
+	return fmt.Errorf("there is no %q: say faults, takeover, volumes, snapshots or drain", args[0])
 }

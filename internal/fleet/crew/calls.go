@@ -63,38 +63,26 @@ func (c *Crew) ReleaseImage(ctx context.Context, ref string) error {
 	return err
 }
 
-// want is what an order needs of its node. An error says that its volumes are on several.
-func (c *Crew) want(o *fleet.Order) (placement.Want, error) {
+// want is what an order needs of its node, apart from its volumes, which can move.
+func (c *Crew) want(o *fleet.Order) placement.Want {
 	w := placement.Want{Memory: o.Memory, Disk: o.Storage, Image: o.Image}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stays(o.Image) {
 		w.On = c.of(Image, o.Image)
 	}
-	if o.From != "" {
-		w.On = c.of(Snapshot, o.From)
-	}
 	for _, v := range o.Volumes {
 		if v.ID == "" {
 			w.Disk += v.Size
-			continue
 		}
-		at := c.of(Volume, v.ID)
-		if w.On != "" && w.On != at {
-			return w, doze.Errorf(doze.Conflict, "the volumes of the sandbox are on two nodes, %s and %s: make copies of them that begin together", w.On, at)
-		}
-		w.On = at
 	}
-	return w, nil
+	return w
 }
 
 // placed makes a call to the node of an order, which it may choose. A node that is full is
 // no end: others are asked.
 func (c *Crew) placed(ctx context.Context, o *fleet.Order, do func(fleet.Node) error) error {
-	w, err := c.want(o)
-	if err != nil {
-		return err
-	}
+	w := c.near(c.want(o), o)
 	defer c.count(o.UID)
 	for {
 		n, err := c.place(ctx, Machine, o.UID, w)
@@ -105,7 +93,10 @@ func (c *Crew) placed(ctx context.Context, o *fleet.Order, do func(fleet.Node) e
 		if !errors.Is(err, fleet.ErrFull) {
 			return err
 		}
-		w.Not = append(w.Not, c.Of(Machine, o.UID))
+		not := append(w.Not, c.Of(Machine, o.UID)) //nolint:gocritic // appendAssign: w is another one
+		w = c.want(o)
+		w.Not = not
+		w = c.near(w, o)
 		if _, _, other := placement.Choose(w, c.nodes()); !other {
 			return err
 		}
@@ -125,6 +116,10 @@ func (c *Crew) Create(ctx context.Context, o fleet.Order) error {
 		if err := c.claim(ctx, n, &o, ""); err != nil {
 			return err
 		}
+		if err := c.gather(ctx, &o); err != nil {
+			return errors.Join(err, n.Delete(context.WithoutCancel(ctx), o.UID))
+		}
+		defer c.lend(o.From, c.Of(Machine, o.UID))()
 		return n.Create(ctx, o)
 	})
 }
@@ -292,11 +287,11 @@ func (c *Crew) DropVolume(ctx context.Context, id string) error {
 // Volumes implements [fleet.Node]. With an error, it returns those of the nodes that
 // answered.
 func (c *Crew) Volumes(ctx context.Context) ([]string, error) {
-	return gather(c, func(n fleet.Node) ([]string, error) { return n.Volumes(ctx) })
+	return list(c, func(n fleet.Node) ([]string, error) { return n.Volumes(ctx) })
 }
 
-// gather asks all members for a list, and returns them as one.
-func gather[T any](c *Crew, ask func(fleet.Node) ([]T, error)) (all []T, err error) {
+// list asks all members for a list, and returns them as one.
+func list[T any](c *Crew, ask func(fleet.Node) ([]T, error)) (all []T, err error) {
 	var mu sync.Mutex
 	err = c.all(func(_ string, n fleet.Node) error {
 		some, err := ask(n)
@@ -383,7 +378,7 @@ func (c *Crew) DriveMounts(ctx context.Context, uid string) ([]fleet.DriveMount,
 
 // DriveUsers implements [fleet.Node]. With an error, nobody knows all.
 func (c *Crew) DriveUsers(ctx context.Context, drive string) ([]string, error) {
-	return gather(c, func(n fleet.Node) ([]string, error) { return n.DriveUsers(ctx, drive) })
+	return list(c, func(n fleet.Node) ([]string, error) { return n.DriveUsers(ctx, drive) })
 }
 
 // SetLimits implements [fleet.Node]. A node that is away hears of them when it joins.
@@ -400,7 +395,7 @@ func (c *Crew) SetLimits(ctx context.Context, workspace string, l doze.Limits) e
 
 // Awake implements [fleet.Node]. What is on a node that is away is not awake.
 func (c *Crew) Awake(ctx context.Context, workspace string) (fleet.Awake, error) {
-	each, err := gather(c, func(n fleet.Node) ([]fleet.Awake, error) {
+	each, err := list(c, func(n fleet.Node) ([]fleet.Awake, error) {
 		one, err := n.Awake(ctx, workspace)
 		return []fleet.Awake{one}, err
 	})
@@ -440,7 +435,7 @@ func (c *Crew) Egress(ctx context.Context, uid string) (doze.EgressSummary, erro
 // Logs implements [fleet.Node]: the lines of all nodes, since a sandbox may have been on
 // several. Those of a node that is away are missing.
 func (c *Crew) Logs(ctx context.Context, q fleet.LogQuery) (fleet.LogPage, error) {
-	pages, err := gather(c, func(n fleet.Node) ([]fleet.LogPage, error) {
+	pages, err := list(c, func(n fleet.Node) ([]fleet.LogPage, error) {
 		p, err := n.Logs(ctx, q)
 		return []fleet.LogPage{p}, err
 	})
@@ -511,6 +506,7 @@ func (c *Crew) Leave(ctx context.Context, uid string) error {
 
 // Revive implements [fleet.Mover].
 func (c *Crew) Revive(ctx context.Context, o fleet.Order, used time.Time, ran bool) (time.Time, error) {
+	o.Volumes = c.using(o.Volumes)
 	return on(c, Machine, o.UID, func(n fleet.Node) (time.Time, error) { return n.Revive(ctx, o, used, ran) })
 }
 

@@ -86,6 +86,9 @@ type Crew struct {
 	places  map[thing]Place        // guarded by mu
 	claimed map[string]*claim      // guarded by mu; by machine
 	limits  map[string]doze.Limits // guarded by mu; by workspace, the empty one has the defaults
+	volumes map[string]*copied     // guarded by mu; by volume
+	saved   map[string]bool        // guarded by mu; snapshots that the bucket has
+	lent    map[loan]int           // guarded by mu; nodes that may have snapshots of others now
 }
 
 var _ fleet.Node = (*Crew)(nil)
@@ -97,7 +100,7 @@ func Open(ctx context.Context, l Ledger, home string, atlas *fleet.Atlas) (*Crew
 	if err != nil {
 		return nil, err
 	}
-	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, claimed: map[string]*claim{}, limits: map[string]doze.Limits{}}
+	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, claimed: map[string]*claim{}, limits: map[string]doze.Limits{}, volumes: map[string]*copied{}, saved: map[string]bool{}, lent: map[loan]int{}}
 	c.SetHome(home)
 	for _, p := range all {
 		c.places[thing{p.Kind, p.ID}] = p
@@ -108,7 +111,8 @@ func Open(ctx context.Context, l Ledger, home string, atlas *fleet.Atlas) (*Crew
 	return c, nil
 }
 
-// SetHome says which node has all things without a place: the first one that joined.
+// SetHome says which node has all things without a place: the first one that joined, or
+// another one when no such things are left.
 func (c *Crew) SetHome(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -346,13 +350,17 @@ func (c *Crew) place(ctx context.Context, k Kind, id string, w placement.Want) (
 // Move records that a node has a thing from now on. Edges hear of a machine with [Crew.Arrived]:
 // until then, their requests to it wait.
 func (c *Crew) Move(ctx context.Context, k Kind, id, to string) error {
-	p := Place{k, id, to, c.Epoch(k, id) + 1}
+	return c.put(ctx, Place{k, id, to, c.Epoch(k, id) + 1})
+}
+
+// put records a place.
+func (c *Crew) put(ctx context.Context, p Place) error {
 	if err := c.ledger.Put(ctx, p); err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.places[thing{k, id}] = p
+	c.places[thing{p.Kind, p.ID}] = p
 	return nil
 }
 
@@ -397,6 +405,13 @@ func (c *Crew) forget(ctx context.Context, k Kind, id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.places, thing{k, id})
+	switch k {
+	case Volume:
+		delete(c.volumes, id)
+	case Snapshot:
+		delete(c.saved, id)
+	case Machine, Builder, Image:
+	}
 	if k == Machine {
 		c.atlas.Drop(id)
 	}

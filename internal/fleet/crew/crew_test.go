@@ -265,7 +265,7 @@ func TestTogether(t *testing.T) {
 			t.Error("a fork is not where its snapshot is")
 		}
 	}
-	apart := order("apart")
+	apart := order("apart") // one of its volumes goes to the other
 	for id := range y.nodes {
 		for i := range 9 {
 			if v := fmt.Sprint("v", i); y.Of(crew.Volume, v) == id {
@@ -274,8 +274,132 @@ func TestTogether(t *testing.T) {
 			}
 		}
 	}
-	if err := y.Create(ctx, apart); len(apart.Volumes) < 2 || doze.Public(err).Kind != doze.Conflict {
-		t.Errorf("volumes of %d nodes: %v", len(apart.Volumes), err)
+	was := len(apart.Volumes)
+	done(y.Create(ctx, apart))
+	for _, v := range apart.Volumes {
+		if at := y.Of(crew.Machine, apart.UID); y.Of(crew.Volume, v.ID) != at || y.nodes[at].Disks[v.ID].Size != 100 || was < 2 {
+			t.Errorf("the sandbox is on %s, and its volume %s, one of %d, on %s", at, v.ID, was, y.Of(crew.Volume, v.ID))
+		}
+	}
+}
+
+// TestVolumeGoes: a volume that no sandbox has goes where the next one begins. If its node is away,
+// the bucket must have its last state. Nobody takes an older one.
+func TestVolumeGoes(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	y := newYard(t, 2)
+	done := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	with := func(uid string) fleet.Order {
+		o := order(uid)
+		o.Volumes = []fleet.Volume{{ID: "v", Path: "/v", Size: 100}}
+		return o
+	}
+	done(y.MakeVolume(ctx, "v", 100, ""))
+	first := y.Of(crew.Volume, "v")
+	second := map[string]string{"n0": "n1", "n1": "n0"}[first]
+	write := func(node, text string) {
+		d := y.nodes[node].Disks["v"]
+		d.Content = text
+		y.nodes[node].Disks["v"] = d
+	}
+	write(first, "one")
+	y.Update(first, func(m *crew.Member) { m.Open = false })
+	done(y.Create(ctx, with("a")))
+	if at := y.Of(crew.Volume, "v"); at != second || y.nodes[second].Disks["v"].Content != "one" {
+		t.Fatalf("it is on %s as %+v", at, y.nodes[second].Disks["v"])
+	}
+	if _, stays := y.nodes[first].Disks["v"]; stays {
+		t.Error("the node that it left still has it")
+	}
+	write(second, "two")
+	y.Update(first, func(m *crew.Member) { m.Open = true })
+	done(y.Delete(ctx, "a"))
+	y.Remove(second)
+	if err := y.Create(ctx, with("b")); doze.Public(err).Kind != doze.Unavailable || y.Of(crew.Volume, "v") != second {
+		t.Errorf("its node is away, and the bucket has an older state: it is on %s, %v", y.Of(crew.Volume, "v"), err)
+	}
+	y.put(second)
+	done(y.SaveVolume(ctx, "v"))
+	y.Remove(second)
+	done(y.Create(ctx, with("c")))
+	if y.Of(crew.Volume, "v") != first || y.nodes[first].Disks["v"].Content != "two" {
+		t.Errorf("it is on %s as %+v", y.Of(crew.Volume, "v"), y.nodes[first].Disks["v"])
+	}
+	write(first, "three")
+	if y.Saved("v") {
+		t.Error("a volume in use counts as saved")
+	}
+	// The node that comes back has the older one: it is removed, and never taken for the other.
+	y.put(second)
+	for _, m := range y.Members() {
+		done(y.Tidy(ctx, m, slices.Collect(maps.Keys(y.nodes[m.Info.ID].Disks)), map[string]bool{"v": true}))
+	}
+	if _, stays := y.nodes[second].Disks["v"]; stays || y.nodes[first].Disks["v"].Content != "three" {
+		t.Errorf("after that, they have %+v and %+v", y.nodes[first].Disks, y.nodes[second].Disks)
+	}
+	for _, m := range y.Members() {
+		done(y.Tidy(ctx, m, slices.Collect(maps.Keys(y.nodes[m.Info.ID].Disks)), nil))
+	}
+	if len(y.nodes[first].Disks) != 0 {
+		t.Errorf("a disk of no record stays: %+v", y.nodes[first].Disks)
+	}
+}
+
+// TestSnapshotGoes: a sandbox begins from a snapshot elsewhere if the bucket has it, and not without.
+func TestSnapshotGoes(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	y := newYard(t, 2)
+	done := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	done(y.Create(ctx, order("a")))
+	at := y.Of(crew.Machine, "a")
+	elsewhere := map[string]string{"n0": "n1", "n1": "n0"}[at]
+	_, err := y.Snapshot(ctx, "a", "snap")
+	done(err)
+	fork := func(uid string) error {
+		o := order(uid)
+		o.From = "snap"
+		return y.Create(ctx, o)
+	}
+	done(fork("near"))
+	if y.Of(crew.Machine, "near") != at {
+		t.Error("a fork is not where its snapshot is")
+	}
+	y.Update(at, func(m *crew.Member) { m.Open = false })
+	if err := fork("early"); doze.Public(err).Kind != doze.Unavailable {
+		t.Errorf("a fork elsewhere of what only its node has: %v", err)
+	}
+	if y.MayHave(elsewhere, "snap") {
+		t.Error("a node may have a snapshot that it does not need")
+	}
+	done(y.SaveSnapshot(ctx, "snap"))
+	y.Remove(at)
+	y.nodes[elsewhere].Set("create", fleet.ErrFull)
+	if err := fork("full"); !errors.Is(err, fleet.ErrFull) {
+		t.Errorf("no node has room: %v", err)
+	}
+	y.nodes[elsewhere].Set("create", nil)
+	done(fork("far"))
+	if y.Of(crew.Machine, "far") != elsewhere || y.MayHave(elsewhere, "snap") {
+		t.Errorf("a fork is on %s, whose node may have the snapshot still: %t", y.Of(crew.Machine, "far"), y.MayHave(elsewhere, "snap"))
+	}
+	for _, m := range y.Members() {
+		there, err := m.Node.Snapshots(ctx)
+		done(errors.Join(err, y.TidySnapshots(ctx, m, there, nil)))
+		if there, err = m.Node.Snapshots(ctx); len(there) > 0 || err != nil {
+			t.Errorf("snapshots of no record stay: %v, %v", there, err)
+		}
 	}
 }
 

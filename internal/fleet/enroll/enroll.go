@@ -41,6 +41,9 @@ type Request struct {
 	Code string `json:"code"` // of its token, without the fingerprint
 	Node string `json:"node"` // its id
 	CSR  []byte `json:"csr"`  // in DER: the key of the certificate
+	// Earlier is the certificate that the node had before, in DER: for the same key. A node that
+	// is on record needs it.
+	Earlier []byte `json:"earlier,omitempty"`
 }
 
 // An Answer is what control gives to a node that joins.
@@ -58,7 +61,8 @@ type Place struct {
 
 // Join makes a machine a node of the platform of a token, whose control is at a base URL. It
 // sends nothing secret before control has proved that it is of that platform. The key of
-// the certificate stays on this machine. A wrong token is Forbidden.
+// the certificate stays on this machine. A wrong token is Forbidden. A machine whose
+// certificate of before is in its place remains the node that it was.
 func Join(ctx context.Context, control string, t Token, at Place) error {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
@@ -71,15 +75,17 @@ func Join(ctx context.Context, control string, t Token, at Place) error {
 	if err != nil {
 		return err
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
+	earlier, key := mtls.Earlier(at.Keys)
+	if key == nil {
+		if key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+			return err
+		}
 	}
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
 		return err
 	}
-	body, err := json.Marshal(Request{Code: t.code.Reveal(), Node: at.Node, CSR: csr})
+	body, err := json.Marshal(Request{Code: t.code.Reveal(), Node: at.Node, CSR: csr, Earlier: earlier})
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet/mtls"
@@ -46,7 +47,7 @@ func TestSignNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	key, id := newKey(t), "abcdefgh"
-	cert, err := a.SignNode(request(t, key), id)
+	cert, err := a.SignNode(request(t, key), id, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,12 +78,12 @@ func TestSignNode(t *testing.T) {
 	broken := request(t, key)
 	broken[len(broken)-1] ^= 1
 	for what, bad := range map[string][]byte{"nothing": nil, "text": []byte("hello"), "another kind of key": request(t, strong), "no proof of the key": broken} {
-		if _, err := a.SignNode(bad, id); doze.Public(err).Kind != doze.Invalid {
+		if _, err := a.SignNode(bad, id, time.Hour); doze.Public(err).Kind != doze.Invalid {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	for _, bad := range []string{"", "short", "with.dots.in.it", "Capitals1", strings.Repeat("a", 41), "*", "abcdefg\x00"} {
-		if _, err := a.SignNode(request(t, key), bad); doze.Public(err).Kind != doze.Invalid {
+		if _, err := a.SignNode(request(t, key), bad, time.Hour); doze.Public(err).Kind != doze.Invalid {
 			t.Errorf("the id %q: %v", bad, err)
 		}
 	}
@@ -93,7 +94,7 @@ func TestSignNode(t *testing.T) {
 	if _, err := mtls.ParseTrust(other.PEM(), a.Fingerprint()); doze.Public(err).Kind != doze.Forbidden {
 		t.Errorf("another authority: %v", err)
 	}
-	if cert, err = other.SignNode(request(t, key), id); err != nil {
+	if cert, err = other.SignNode(request(t, key), id, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	if err := trust.Store(at, id, cert, key); err == nil {
@@ -112,7 +113,7 @@ func FuzzSignNode(f *testing.F) {
 	}
 	f.Add(request(f, newKey(f)), "abcdefgh")
 	f.Fuzz(func(t *testing.T, csr []byte, id string) {
-		cert, err := a.SignNode(csr, id)
+		cert, err := a.SignNode(csr, id, time.Hour)
 		if (err == nil) != (len(cert) > 0) {
 			t.Errorf("%d bytes, %v", len(cert), err)
 		}

@@ -25,6 +25,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -56,7 +57,7 @@ const (
 	// authorityLife and certificateLife are how long what Make makes is good.
 	authorityLife   = 20 * 365 * 24 * time.Hour
 	certificateLife = 5 * 365 * 24 * time.Hour
-	// Soon is how long before the end of a certificate its role complains at start.
+	// Soon is how long before the end of a certificate that nobody renews its role complains.
 	Soon = 60 * 24 * time.Hour
 	// clockSkew is by how much the clock of a peer may be behind.
 	clockSkew = time.Hour
@@ -104,6 +105,9 @@ func Make(dir string) (Files, error) {
 func certFile(dir string, r Role) string { return filepath.Join(dir, string(r)+".crt") }
 func keyFile(dir string, r Role) string  { return filepath.Join(dir, string(r)+".key") }
 
+// nextKeyFile is the key of a certificate that is about to be there.
+func nextKeyFile(dir string, r Role) string { return keyFile(dir, r) + ".next" }
+
 // openAuthority returns the authority of a directory, which it makes if there is
 // none.
 func openAuthority(dir string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
@@ -148,14 +152,15 @@ func issue(dir string, r Role, ca *x509.Certificate, by *ecdsa.PrivateKey) error
 	if err != nil {
 		return err
 	}
-	return write(certFile(dir, r), keyFile(dir, r), leaf(r.host()), ca, key, by)
+	return write(certFile(dir, r), keyFile(dir, r), leaf(certificateLife, r.host()), ca, key, by)
 }
 
-// leaf is a certificate of a role, before it is signed. names are those of the peer.
-func leaf(names ...string) *x509.Certificate {
+// leaf is a certificate of a role that is good for a time, before it is signed. names are
+// those of the peer.
+func leaf(life time.Duration, names ...string) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: serial(), Subject: pkix.Name{CommonName: names[0]}, DNSNames: names,
-		NotBefore: time.Now().Add(-clockSkew), NotAfter: time.Now().Add(certificateLife),
+		NotBefore: time.Now().Add(-min(clockSkew, life)), NotAfter: time.Now().Add(life),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 }
@@ -185,16 +190,20 @@ func write(cert, secret string, template, parent *x509.Certificate, key, by *ecd
 	return durable.Replace(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644)
 }
 
-// An Identity is the certificate of a role, and the authority that it trusts.
+// An Identity is the certificate of a role, and the authority that it trusts. It is safe for
+// concurrent use. [Identity.Renewing] has it take up new ones.
 type Identity struct {
 	role Role
-	cert tls.Certificate
+	dir  string
 	pool *x509.CertPool
+	root *x509.Certificate // the authority
+	cert atomic.Pointer[tls.Certificate]
 }
 
-// Open returns the identity of a role from the directory where Make put it.
+// Open returns the identity of a role from the directory where Make put it. A certificate that
+// ended is an error, which says how to get another one.
 func Open(dir string, r Role) (*Identity, error) {
-	cert, err := tls.LoadX509KeyPair(certFile(dir, r), keyFile(dir, r))
+	cert, err := load(dir, r)
 	if err != nil {
 		return nil, fmt.Errorf("the certificate of the role %s: %w: make it with dozed certificates, and copy it, its key and %s to this host", r, err, authorityFile)
 	}
@@ -202,20 +211,55 @@ func Open(dir string, r Role) (*Identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the authority of certificates: %w", err)
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(raw) {
+	block, _ := pem.Decode(raw)
+	if block == nil {
 		return nil, fmt.Errorf("%s has no certificate", filepath.Join(dir, authorityFile))
 	}
-	if err := cert.Leaf.VerifyHostname(r.host()); err != nil {
-		return nil, fmt.Errorf("%s is not the certificate of the role %s: %w", certFile(dir, r), r, err)
+	i := &Identity{role: r, dir: dir, pool: x509.NewCertPool()}
+	if i.root, err = x509.ParseCertificate(block.Bytes); err != nil {
+		return nil, fmt.Errorf("the authority of certificates: %w", err)
 	}
-	switch left := time.Until(cert.Leaf.NotAfter); {
-	case left <= 0:
-		return nil, fmt.Errorf("the certificate of the role %s ended at %s: make new ones with dozed certificates", r, cert.Leaf.NotAfter.Format(time.DateOnly))
-	case left < Soon:
-		slog.Warn("the certificate of this role ends soon: make new ones with dozed certificates, and start all roles again", "role", string(r), "ends", cert.Leaf.NotAfter)
+	i.pool.AddCert(i.root)
+	if !time.Now().Before(cert.Leaf.NotAfter) {
+		return nil, i.ended(cert.Leaf)
 	}
-	return &Identity{r, cert, pool}, nil
+	if err := i.check(cert.Leaf); err != nil {
+		return nil, err
+	}
+	i.cert.Store(&cert)
+	return i, nil
+}
+
+// ended is the error about a certificate that is over. It says how to get another one.
+func (i *Identity) ended(leaf *x509.Certificate) error {
+	at := leaf.NotAfter.UTC().Format(time.RFC3339)
+	if nodeID(leaf.DNSNames) != "" {
+		return doze.Errorf(doze.Forbidden, "the certificate of this node ended at %s: join again, with --join and a token of doze node token; the node keeps what it has", at)
+	}
+	return doze.Errorf(doze.Forbidden, "the certificate of the role %s ended at %s: make new ones with dozed certificates, and copy them to their hosts", i.role, at)
+}
+
+// check is an error unless a certificate is good for the role now.
+func (i *Identity) check(leaf *x509.Certificate) error {
+	_, err := leaf.Verify(x509.VerifyOptions{DNSName: i.role.host(), Roots: i.pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+	if err != nil {
+		return fmt.Errorf("%s is not the certificate of the role %s: %w", certFile(i.dir, i.role), i.role, err)
+	}
+	return nil
+}
+
+// load reads a certificate and its key. A process that ended between the two writes of a
+// renewal has left the key beside its place: load puts it there.
+func load(dir string, r Role) (tls.Certificate, error) {
+	cert, err := tls.LoadX509KeyPair(certFile(dir, r), keyFile(dir, r))
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return cert, err
+	}
+	next, other := tls.LoadX509KeyPair(certFile(dir, r), nextKeyFile(dir, r))
+	if other != nil {
+		return cert, err
+	}
+	return next, errors.Join(os.Rename(nextKeyFile(dir, r), keyFile(dir, r)), durable.Sync(dir))
 }
 
 const (
@@ -249,7 +293,8 @@ func (i *Identity) Transport(peer Role) *http.Transport {
 	protocols.SetHTTP2(true)
 	return &http.Transport{
 		TLSClientConfig: &tls.Config{
-			Certificates: []tls.Certificate{i.cert}, RootCAs: i.pool, ServerName: peer.host(), MinVersion: tls.VersionTLS13,
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return i.cert.Load(), nil },
+			RootCAs:              i.pool, ServerName: peer.host(), MinVersion: tls.VersionTLS13,
 		},
 		DialContext:         (&patient{Dialer: net.Dialer{Timeout: dialWait}, wait: restartTime}).dial,
 		TLSHandshakeTimeout: dialWait,
@@ -262,9 +307,12 @@ func (i *Identity) Transport(peer Role) *http.Transport {
 // [ByRole] says which of them may ask for what.
 func (i *Identity) Server(h http.Handler) *http.Server {
 	return i.server(h, &tls.Config{
-		Certificates: []tls.Certificate{i.cert}, ClientCAs: i.pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
+		GetCertificate: i.present, ClientCAs: i.pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
 	})
 }
+
+// present returns the certificate that a new connection gets. Those that are open keep theirs.
+func (i *Identity) present(*tls.ClientHelloInfo) (*tls.Certificate, error) { return i.cert.Load(), nil }
 
 func (i *Identity) server(h http.Handler, c *tls.Config) *http.Server {
 	var protocols http.Protocols
@@ -327,8 +375,11 @@ func names(r *http.Request) []string {
 
 // NodeID returns the id in the certificate of a node. It is empty for a certificate of
 // [Make], which is good for any node.
-func NodeID(r *http.Request) string {
-	for _, name := range names(r) {
+func NodeID(r *http.Request) string { return nodeID(names(r)) }
+
+// nodeID is the id among the names of a certificate, or nothing.
+func nodeID(names []string) string {
+	for _, name := range names {
 		if id, ok := strings.CutSuffix(name, nodeHost("")); ok {
 			return id
 		}

@@ -24,7 +24,7 @@ const (
 // connections are few and short. One with a certificate of another authority is refused.
 func (i *Identity) ServeStrangers(ctx context.Context, l net.Listener, h http.Handler, ending ...func()) error {
 	c := &tls.Config{
-		Certificates: []tls.Certificate{i.cert}, ClientCAs: i.pool, ClientAuth: tls.VerifyClientCertIfGiven, MinVersion: tls.VersionTLS13,
+		GetCertificate: i.present, ClientCAs: i.pool, ClientAuth: tls.VerifyClientCertIfGiven, MinVersion: tls.VersionTLS13,
 		NextProtos: []string{"h2"}, // a copy for each connection misses what the server adds
 	}
 	var strangers atomic.Int64

@@ -222,6 +222,9 @@ func (d *Driver) fork(ctx context.Context, c machine.Config) (_ machine.Machine,
 	case state != "": // it is not ours to close
 		return nil, fmt.Errorf("fork: %w", errTaken)
 	}
+	if err := d.home(c.ID).mounts(ctx, c); err != nil {
+		return nil, fmt.Errorf("fork: %w", err)
+	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the machine's directory: %w", err)
 	}

@@ -261,9 +261,6 @@ func (f *Fake) Boot(ctx context.Context, c machine.Config) (machine.Machine, err
 		return nil, fmt.Errorf("boot: %w", err)
 	}
 	world := newMemory(c)
-	if c.From != "" && len(c.Volumes) > 0 {
-		return nil, errors.New("a copy has no volumes")
-	}
 	if c.From != "" {
 		var err error
 		if world, err = load(c.From, machine.Config{Root: c.Root, Agent: c.Agent, Disk: c.Disk}, f.Engine); err != nil {

@@ -41,6 +41,9 @@ func volumesStay(b *bench) {
 	}
 	g.resume()
 	g.do("/write", "name", "/data/kept/own", "text", "last")
+	if b.Traits().Copies {
+		g = volumesOfCopy(b, g)
+	}
 	if err := g.Close(b.Context()); err != nil {
 		b.Fatal(err)
 	}
@@ -52,6 +55,33 @@ func volumesStay(b *bench) {
 	if got := have(b, fixed); got != "from the host" {
 		b.Errorf("what is read-only is %q in the end", got)
 	}
+}
+
+// volumesOfCopy has a machine go on from a copy of another one, with its volumes.
+func volumesOfCopy(b *bench, g *guest) *guest {
+	b.Helper()
+	dir := b.snapshot(g)
+	if err := g.Close(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	c := b.host.Config(b.T, "c")
+	c.Volumes, c.From = g.config.Volumes, dir
+	m, err := b.Boot(b.Context(), c)
+	if err != nil {
+		b.Fatal("go on with volumes:", err)
+	}
+	c.From = ""
+	next := b.guest(m, c)
+	if got := must[string](next, "/read", "name", "/data/kept/own"); got != "last" {
+		b.Errorf("what goes on from a copy reads %q", got)
+	}
+	if _, err := ask[any](next, "/write", "name", "/fixed/given", "text", "altered"); err == nil {
+		b.Error("what goes on from a copy writes what is read-only")
+	}
+	next.do("/write", "name", "/data/kept/own", "text", "last")
+	next.suspend(machine.OnDisk)
+	next.resume()
+	return next
 }
 
 func put(b *bench, name, text string) {

@@ -14,6 +14,10 @@ import (
 type Shelf struct {
 	mu  sync.Mutex
 	all map[string]shelved // guarded by mu
+	// volumes are what is left of disks, by id; guarded by mu
+	volumes map[string]Disk
+	// snapshots are those that were saved, by id; guarded by mu
+	snapshots map[string]string
 }
 
 // shelved is a copy of a machine.
@@ -23,7 +27,9 @@ type shelved struct {
 }
 
 // NewShelf returns an empty shelf.
-func NewShelf() *Shelf { return &Shelf{all: map[string]shelved{}} }
+func NewShelf() *Shelf {
+	return &Shelf{all: map[string]shelved{}, volumes: map[string]Disk{}, snapshots: map[string]string{}}
+}
 
 // errNoShelf is for a node without a bucket.
 var errNoShelf = doze.Errorf(doze.Unsupported, "there is no bucket")
@@ -40,6 +46,11 @@ func (n *Node) shelve(uid string) {
 	n.Shelf.mu.Lock()
 	defer n.Shelf.mu.Unlock()
 	n.Shelf.all[uid] = shelved{*n.Machines[uid], time.Now()}
+	for _, v := range n.Machines[uid].Order.Volumes {
+		if d, there := n.Disks[v.ID]; there {
+			n.Shelf.volumes[v.ID] = d
+		}
+	}
 }
 
 // Depart implements [fleet.Mover].
@@ -86,6 +97,13 @@ func (n *Node) Revive(_ context.Context, o fleet.Order, _ time.Time, _ bool) (ti
 		return time.Time{}, doze.Errorf(doze.NotFound, "the bucket has nothing of it")
 	}
 	if n.Machines[o.UID] == nil {
+		for _, v := range o.Volumes {
+			if v.ID != "" {
+				d := n.Shelf.volumes[v.ID]
+				d.Epoch = v.Epoch
+				n.Disks[v.ID] = d
+			}
+		}
 		m := of.machine
 		m.Order = o
 		n.Machines[o.UID] = &m
@@ -93,6 +111,90 @@ func (n *Node) Revive(_ context.Context, o fleet.Order, _ time.Time, _ bool) (ti
 	}
 	return of.at, nil
 }
+
+// Has reports whether there is a copy of a machine.
+func (s *Shelf) Has(_ context.Context, uid string) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, there := s.all[uid]
+	return there, nil
+}
+
+// SaveVolume implements [fleet.Mover].
+func (n *Node) SaveVolume(_ context.Context, id string) error {
+	n.Mu.Lock()
+	defer n.Mu.Unlock()
+	d, there := n.Disks[id]
+	switch {
+	case n.Shelf == nil:
+		return errNoShelf
+	case n.fail["save"] != nil:
+		return n.fail["save"]
+	case !there:
+		return doze.Errorf(doze.NotFound, "no such disk")
+	}
+	n.Shelf.mu.Lock()
+	defer n.Shelf.mu.Unlock()
+	n.Shelf.volumes[id] = d
+	return nil
+}
+
+// SaveSnapshot implements [fleet.Mover].
+func (n *Node) SaveSnapshot(_ context.Context, id string) error {
+	n.Mu.Lock()
+	defer n.Mu.Unlock()
+	memory, there := n.Saved[id]
+	switch {
+	case n.Shelf == nil:
+		return errNoShelf
+	case !there:
+		return doze.Errorf(doze.NotFound, "no such snapshot")
+	}
+	n.Shelf.mu.Lock()
+	defer n.Shelf.mu.Unlock()
+	n.Shelf.snapshots[id] = memory
+	return nil
+}
+
+// LeaveVolume implements [fleet.Mover].
+func (n *Node) LeaveVolume(_ context.Context, id string, epoch uint64) error {
+	n.Mu.Lock()
+	defer n.Mu.Unlock()
+	if n.Disks[id].Epoch < epoch {
+		delete(n.Disks, id)
+	}
+	return nil
+}
+
+// arrive has the disks of an order that came from other nodes. Preconditions: Mu is held.
+func (n *Node) arrive(o *fleet.Order) {
+	if n.Shelf == nil {
+		return
+	}
+	n.Shelf.mu.Lock()
+	defer n.Shelf.mu.Unlock()
+	for _, v := range o.Volumes {
+		if d, there := n.Shelf.volumes[v.ID]; there && n.Disks[v.ID].Epoch < v.Epoch && v.Epoch > firstEpoch {
+			d.Epoch = v.Epoch
+			n.Disks[v.ID] = d
+		}
+	}
+}
+
+// arriveSnapshot has the snapshot of an order that another node made. Preconditions: Mu is held.
+func (n *Node) arriveSnapshot(o *fleet.Order) {
+	if n.Shelf == nil {
+		return
+	}
+	n.Shelf.mu.Lock()
+	defer n.Shelf.mu.Unlock()
+	if memory, there := n.Shelf.snapshots[o.From]; there {
+		n.Saved[o.From] = memory
+	}
+}
+
+// firstEpoch is that of a disk which was never on another node.
+const firstEpoch = 2
 
 // Has returns the UIDs of all machines.
 func (n *Node) Has() map[string]bool {

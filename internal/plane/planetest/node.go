@@ -199,6 +199,8 @@ func (n *Node) Create(ctx context.Context, o fleet.Order) error {
 	if err := n.admit(o, ""); err != nil {
 		return err
 	}
+	n.arrive(&o)
+	n.arriveSnapshot(&o)
 	memory, there := n.Saved[o.From]
 	if o.From != "" && !there {
 		return doze.Errorf(doze.NotFound, "no such snapshot")
@@ -320,6 +322,7 @@ func (n *Node) Snapshots(context.Context) (map[string]int64, error) {
 type Disk struct {
 	Size    doze.Megabytes
 	Content string
+	Epoch   uint64 // in which it came from another node
 }
 
 func (n *Node) MakeVolume(_ context.Context, id string, size doze.Megabytes, from string) error {
@@ -334,7 +337,7 @@ func (n *Node) MakeVolume(_ context.Context, id string, size doze.Megabytes, fro
 	case source.Size > size:
 		return doze.Errorf(doze.Invalid, "too small")
 	}
-	n.Disks[id] = Disk{size, source.Content}
+	n.Disks[id] = Disk{Size: size, Content: source.Content}
 	return nil
 }
 
@@ -346,7 +349,7 @@ func (n *Node) ImportVolume(_ context.Context, id string, size doze.Megabytes, a
 	}
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
-	n.Disks[id] = Disk{size, raw.String()}
+	n.Disks[id] = Disk{Size: size, Content: raw.String()}
 	return bytes, nil
 }
 
