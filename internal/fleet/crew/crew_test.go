@@ -17,6 +17,7 @@ import (
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/fleet/crew"
 	"github.com/dozehq/doze/internal/fleet/fleettest"
+	"github.com/dozehq/doze/internal/placement"
 	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
@@ -484,6 +485,30 @@ func TestMove(t *testing.T) {
 	}
 	if y.atlas.Node("a") != to {
 		t.Errorf("edges look for it on %s", y.atlas.Node("a"))
+	}
+}
+
+// TestExpect: of many that get another node at the same time, each node gets a part. When it
+// has said what it has, nothing is counted twice.
+func TestExpect(t *testing.T) {
+	t.Parallel()
+	y := newYard(t, 2)
+	got := map[string]int{}
+	for i := range 8 {
+		uid := fmt.Sprint("m", i)
+		at, err := y.Choose(placement.Want{Memory: 2048})
+		if err = errors.Join(err, y.Move(t.Context(), crew.Machine, uid, at)); err != nil {
+			t.Fatal(err)
+		}
+		y.Expect(uid, 2048)
+		got[at]++
+	}
+	if got["n0"] != 4 || got["n1"] != 4 {
+		t.Errorf("they went to %v", got)
+	}
+	y.beat() // they sleep, and take nothing
+	if _, err := y.Choose(placement.Want{Memory: 16384}); err != nil {
+		t.Error("what a node does not have is still counted:", err)
 	}
 }
 

@@ -527,7 +527,7 @@ func moves(b *bench) {
 		b.Errorf("of what is not there nobody says that: %v", err)
 	}
 	b.done(b.Return(ctx, "nobody"))
-	_, err = b.Revive(ctx, b.order("nobody"), time.Time{})
+	_, err = b.Revive(ctx, b.order("nobody"), time.Time{}, true)
 	b.kind(err, doze.NotFound)
 }
 

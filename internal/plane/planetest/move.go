@@ -82,7 +82,7 @@ func (n *Node) Leave(_ context.Context, uid string) error {
 }
 
 // Revive implements [fleet.Mover].
-func (n *Node) Revive(_ context.Context, o fleet.Order, _ time.Time) (time.Time, error) {
+func (n *Node) Revive(_ context.Context, o fleet.Order, _ time.Time, _ bool) (time.Time, error) {
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
 	if n.Shelf == nil {
