@@ -146,7 +146,7 @@ var imports = map[string][]string{
 	"internal/logbook":                             {".", "internal/agentapi", "internal/fleet", "internal/keylock"},
 	"internal/metric":                              {".", "internal/access", "internal/httpx", "internal/machine", "internal/trace"},
 	"internal/network":                             {".", "internal/access", "internal/api", "internal/openapi", "internal/store"},
-	"internal/node":                                {".", "internal/agentapi", "internal/durable", "internal/failpoint", "internal/fleet", "internal/machine", "internal/node/conn", "internal/node/descent", "internal/node/entry", "internal/node/idle", "internal/node/lifecycle", "internal/node/mount", "internal/node/renewal", "internal/sparse", "internal/trace"},
+	"internal/node":                                {".", "internal/agentapi", "internal/bell", "internal/durable", "internal/failpoint", "internal/fleet", "internal/machine", "internal/node/conn", "internal/node/descent", "internal/node/entry", "internal/node/idle", "internal/node/lifecycle", "internal/node/mount", "internal/node/renewal", "internal/sparse", "internal/trace"},
 	"internal/node/conn":                           {"."},
 	"internal/node/descent":                        {".", "internal/machine", "internal/node/renewal"},
 	"internal/node/entry":                          {"."},
@@ -197,7 +197,7 @@ var imports = map[string][]string{
 	"packaging/image":                              {},
 	"test/bench":                                   {".", "client", "internal/agent", "internal/doctor", "internal/egress", "internal/intercept", "internal/npm", "internal/seal", "internal/store", "internal/testkit", "internal/testkit/bucket", "internal/testkit/freeport"},
 	"test/compat":                                  {".", "client", "internal/npm", "internal/testkit"},
-	"test/fleet":                                   {".", "client", "internal/machine/gvisor", "internal/teardown", "internal/testkit"},
+	"test/fleet":                                   {".", "client", "internal/machine/gvisor", "internal/teardown", "internal/testkit", "internal/testkit/postgres"},
 	"test/soak":                                    {".", "client", "internal/swap", "internal/testkit", "internal/testkit/power"},
 }
 

@@ -71,7 +71,7 @@ func serveEdge(ctx context.Context, args []string) (err error) {
 	})
 	know.OnLess(e.Recheck)
 	o := s.Front()
-	o.Listeners, o.Previews, o.Streams = in, e.Previews(), e
+	o.Linger, o.Listeners, o.Previews, o.Streams = front.EdgeLinger, in, e.Previews(), e
 	o.Handler = front.Mux{Edge: e, API: know.Desk.API(), Metrics: know.Desk.Metrics(), Version: version}
 	if o.Authority != nil {
 		o.Authority.Files, o.Authority.Ours = know.Desk, e.Host

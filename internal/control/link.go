@@ -65,10 +65,16 @@ func (l Link) LodgerNamed(ctx context.Context, workspace, name string) (Lodger, 
 	return Lodger{sb.UID, sb.Machine, sb.Metadata.Workspace, sb.Metadata.Name, sb.LastUsed}, nil
 }
 
+// A Use is the last use of a sandbox, as far as that is known.
+type Use struct {
+	At  time.Time
+	Ran bool // its processes ran, and so it is in use until now
+}
+
 // InTurn has a sandbox begin somewhere else while nobody changes it. do gets the order for
-// it, and when the sandbox was used last. A sandbox that has another machine meanwhile, or
+// it, and what is known of its last use. A sandbox that has another machine meanwhile, or
 // ends, is left alone. If do finds no copy, the sandbox fails for good.
-func (l Link) InTurn(ctx context.Context, of Lodger, do func(ctx context.Context, o fleet.Order, used time.Time) error) error {
+func (l Link) InTurn(ctx context.Context, of Lodger, do func(ctx context.Context, o fleet.Order, last Use) error) error {
 	life, release, err := l.take(ctx, of.UID, 0)
 	if err != nil {
 		return err
@@ -85,11 +91,11 @@ func (l Link) InTurn(ctx context.Context, of Lodger, do func(ctx context.Context
 	if err != nil {
 		return err
 	}
-	used := sb.LastUsed
-	if slices.Contains(awake, sb.Phase) {
-		used = time.Now() // until now, as far as anybody knows
+	last := Use{At: sb.LastUsed, Ran: slices.Contains(awake, sb.Phase)}
+	if last.Ran {
+		last.At = time.Now() // until now, as far as anybody knows
 	}
-	err = do(life, o, used)
+	err = do(life, o, last)
 	if doze.Public(err).Kind == doze.NotFound {
 		return l.giveUp(life, sb, err)
 	}

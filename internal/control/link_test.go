@@ -18,25 +18,25 @@ func TestInTurnSaysUsed(t *testing.T) {
 	p := planetest.Start(t, false)
 	p.Create(planetest.Named("a"))
 	link := control.Link{Server: p.Ctl}
-	used := func() (at time.Time, machine string) {
+	used := func() (last control.Use, machine string) {
 		t.Helper()
 		l, err := link.LodgerNamed(t.Context(), "main", "a")
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = link.InTurn(t.Context(), l, func(_ context.Context, _ fleet.Order, used time.Time) error {
-			at = used
+		err = link.InTurn(t.Context(), l, func(_ context.Context, _ fleet.Order, use control.Use) error {
+			last = use
 			return nil
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return at, l.Machine
+		return last, l.Machine
 	}
 	before := time.Now()
-	at, machine := used()
-	if at.Before(before) {
-		t.Errorf("it runs, and was used at %s, before %s", at, before)
+	last, machine := used()
+	if last.At.Before(before) || !last.Ran {
+		t.Errorf("it runs, and its last use was %+v, before %s", last, before)
 	}
 	slept := time.Now().Add(time.Second).UTC().Truncate(time.Millisecond)
 	for i, phase := range []doze.Phase{doze.Suspending, doze.Standby} {
@@ -45,7 +45,7 @@ func TestInTurnSaysUsed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if at, _ := used(); !at.Equal(slept) {
-		t.Errorf("it sleeps, and was used at %s, want %s", at, slept)
+	if last, _ := used(); !last.At.Equal(slept) || last.Ran {
+		t.Errorf("it sleeps, and its last use was %+v, want %s", last, slept)
 	}
 }

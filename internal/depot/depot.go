@@ -24,6 +24,8 @@ const (
 	lookEvery = 2 * time.Second
 	// retryAfter is the pause after a copy that did not work.
 	retryAfter = 30 * time.Second
+	// backMost is for how long copies stand back at most.
+	backMost = time.Minute
 	// copyTimeout bounds one copy.
 	copyTimeout = 30 * time.Minute
 	// copiesMost are how many copies of a sandbox stay: nobody goes on from an old one.
@@ -32,6 +34,11 @@ const (
 	sweepGrace = 10 * time.Minute
 	// fileEpoch is that of files, which never change.
 	fileEpoch = 1
+	// recordMost bounds the record of a copy, in bytes.
+	recordMost = 256 << 10
+	// claimTime is how long a load waits for control to say whose the copy is. A node that
+	// starts has to join first. claimEvery is how often the load asks.
+	claimTime, claimEvery = 10 * time.Second, 250 * time.Millisecond
 )
 
 // Node is what a depot asks of its node: a [node.Node].
@@ -42,7 +49,10 @@ type Node interface {
 	Return(ctx context.Context, uid string) error
 	Incoming(uid string) (dir string, err error)
 	Needs(uid string) (f node.Files, at time.Time, err error)
-	Revive(ctx context.Context, o fleet.Order, has node.Files, used time.Time) error
+	Copied(uid string, at time.Time)
+	Receiving() bool
+	Revive(ctx context.Context, o fleet.Order, record []byte, used time.Time, ran bool) (at time.Time, err error)
+	ReviveNow(ctx context.Context, o fleet.Order, has node.Files, used time.Time) (at time.Time, err error)
 	Has(uid string) bool
 	Travels() node.Traveller
 	SnapshotOut(id string) (dir string, needs node.Files, err error)
@@ -78,11 +88,13 @@ type Depot struct {
 
 	node  Node
 	files files
+	back  time.Time      // used by Run alone; since when copies stand back
 	locks *keylock.Locks // one transfer of a sandbox at a time
 
-	mu   sync.Mutex
-	sent map[string]sent // guarded by mu; by UID
-	seq  uint64          // guarded by mu; of the last generation
+	mu     sync.Mutex
+	sent   map[string]sent        // guarded by mu; by UID
+	claims map[string]fleet.Claim // guarded by mu; of sandboxes whose copies are to come, by UID
+	seq    uint64                 // guarded by mu; of the last generation
 }
 
 // sent is what was copied last of a sandbox.
@@ -98,7 +110,7 @@ func New(o Options, n Node) (*Depot, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of files that come: %w", err)
 	}
-	d := &Depot{Options: o, node: n, locks: keylock.New(), sent: map[string]sent{}}
+	d := &Depot{Options: o, node: n, locks: keylock.New(), sent: map[string]sent{}, claims: map[string]fleet.Claim{}}
 	d.files = files{d: d, sums: map[string]string{}}
 	return d, nil
 }
@@ -114,6 +126,9 @@ func (d *Depot) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+		if d.standsBack(time.Now()) {
+			continue
+		}
 		all := d.node.Copyable()
 		d.forget(all)
 		for _, s := range all {
@@ -127,6 +142,19 @@ func (d *Depot) Run(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// standsBack reports whether copies wait for memory that comes from the bucket, and that somebody
+// may wait for. They do not for longer than backMost.
+func (d *Depot) standsBack(now time.Time) bool {
+	if !d.node.Receiving() {
+		d.back = time.Time{}
+		return false
+	}
+	if d.back.IsZero() {
+		d.back = now
+	}
+	return now.Sub(d.back) < backMost
 }
 
 // due reports whether the bucket should have another copy of a sandbox.
@@ -241,6 +269,9 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 	if err != nil {
 		return err
 	}
+	if _, at, err := d.node.Needs(uid); err == nil {
+		d.node.Copied(uid, at)
+	}
 	slog.InfoContext(ctx, "a sandbox is in the bucket", "sandbox", uid, "took", time.Since(start), "sent", saved.SentBytes, "of", saved.ChunkBytes)
 	if _, err := d.Vault.Sweep(ctx, uid, key, copiesMost, sweepGrace); err != nil {
 		slog.WarnContext(ctx, "older copies of a sandbox stay in the bucket", "sandbox", uid, "err", err)
@@ -252,58 +283,181 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 	return nil
 }
 
-// Revive implements [fleet.Mover].
-func (d *Depot) Revive(ctx context.Context, o fleet.Order, used time.Time) (time.Time, error) {
-	turn, release, err := d.locks.Take(ctx, o.UID)
+// Revive implements [fleet.Mover]. Of a sandbox without volumes it reads no more than the
+// record of the copy.
+func (d *Depot) Revive(ctx context.Context, o fleet.Order, used time.Time, ran bool) (at time.Time, err error) {
+	ctx, release, err := d.locks.Take(ctx, o.UID)
 	if err != nil {
-		return time.Time{}, err
+		return at, err
 	}
 	defer release()
-	return d.revive(turn, o, used)
-}
-
-func (d *Depot) revive(ctx context.Context, o fleet.Order, used time.Time) (at time.Time, err error) {
 	claim, err := d.Rights.Claim(ctx, d.ID, o.UID)
 	if err != nil {
 		return at, err
 	}
-	key, err := vault.KeyOf(claim.Key)
+	c, err := d.open(ctx, o.UID, claim)
 	if err != nil {
 		return at, err
 	}
-	was, err := d.Vault.Claim(ctx, o.UID, claim.Epoch)
+	if len(o.Volumes) > 0 {
+		return d.reviveNow(ctx, o, claim, c, used)
+	}
+	record, err := small(ctx, c, node.CopyRecord, recordMost)
 	if err != nil {
 		return at, err
 	}
-	if was == (vault.Generation{}) {
-		return at, doze.Errorf(doze.NotFound, "the bucket has no copy of the sandbox: it was on a node that is lost, and never slept for long enough")
-	}
-	dir, err := d.node.Incoming(o.UID)
-	if err != nil {
+	if at, err = d.node.Revive(ctx, o, record, used, ran); err != nil {
 		return at, err
 	}
+	d.mu.Lock()
+	d.claims[o.UID] = claim
+	d.mu.Unlock()
+	slog.InfoContext(ctx, "a sandbox of another node is here", "sandbox", o.UID, "made", at)
+	return at, nil
+}
+
+// reviveNow begins a sandbox with all of its copy. Its volumes come as they were with its
+// memory. One that is here has them, and goes on.
+func (d *Depot) reviveNow(ctx context.Context, o fleet.Order, claim fleet.Claim, c *vault.Copy, used time.Time) (at time.Time, err error) {
 	start := time.Now()
-	if _, err := d.Vault.Load(ctx, o.UID, key, dir); err != nil {
-		return at, err
-	}
-	has, volumes, err := d.files.fetch(ctx, dir)
+	has, volumes, err := d.load(ctx, o.UID, claim, c)
 	if err != nil {
 		return at, err
 	}
-	if !d.node.Has(o.UID) { // one that is here has them, and goes on
+	if !d.node.Has(o.UID) {
 		if err := d.getVolumes(ctx, volumes); err != nil {
 			return at, err
 		}
 	}
 	loaded := time.Since(start)
-	if _, at, err = d.node.Needs(o.UID); err != nil {
-		return at, err
-	}
-	if err := d.node.Revive(ctx, o, has, used); err != nil {
+	if at, err = d.node.ReviveNow(ctx, o, has, used); err != nil {
 		return at, err
 	}
 	slog.InfoContext(ctx, "a sandbox of another node is here", "sandbox", o.UID, "made", at, "load", loaded, "took", time.Since(start))
 	return at, nil
+}
+
+// open makes the epoch of a claim the newest of a sandbox, and opens the copy that it
+// goes on from. Without a copy the error is NotFound.
+func (d *Depot) open(ctx context.Context, uid string, claim fleet.Claim) (*vault.Copy, error) {
+	key, err := vault.KeyOf(claim.Key)
+	if err != nil {
+		return nil, err
+	}
+	was, err := d.Vault.Claim(ctx, uid, claim.Epoch)
+	if err != nil {
+		return nil, err
+	}
+	if was == (vault.Generation{}) {
+		return nil, doze.Errorf(doze.NotFound, "the bucket has no copy of the sandbox: it was on a node that is lost, and never slept for long enough")
+	}
+	return d.Vault.Open(ctx, uid, key)
+}
+
+// small returns a whole file of a copy, which has one chunk at most.
+func small(ctx context.Context, c *vault.Copy, name string, most int64) ([]byte, error) {
+	for _, f := range c.Files() {
+		if f.Name == name && f.Size <= min(most, vault.ChunkBytes) {
+			return c.Chunk(ctx, name, 0)
+		}
+	}
+	return nil, fmt.Errorf("the copy has no %s of at most %d bytes", name, most)
+}
+
+// load puts a copy where the node expects it, and returns what it needs: files, on this host,
+// and volumes.
+func (d *Depot) load(ctx context.Context, uid string, claim fleet.Claim, c *vault.Copy) (has node.Files, volumes []held, err error) {
+	raw, err := small(ctx, c, needsFile, needsMax)
+	if err != nil {
+		return has, nil, err
+	}
+	n, err := parseNeeds(raw)
+	if err != nil {
+		return has, nil, err
+	}
+	key, err := vault.KeyOf(claim.Key)
+	if err != nil {
+		return has, nil, err
+	}
+	dir, err := d.node.Incoming(uid)
+	if err != nil {
+		return has, nil, err
+	}
+	// The files first: many sandboxes wait for the same.
+	if has, err = d.files.fetch(ctx, n); err != nil {
+		return has, nil, err
+	}
+	_, err = d.Vault.Load(ctx, uid, key, dir)
+	return has, n.Volumes, err
+}
+
+// Fetch puts the newest copy of a sandbox of this node where the node expects it, and
+// returns what the copy needs, on this host. It is NotFound if there is no copy. A copy that
+// is being made of the sandbox ends early: it is of the processes that the sandbox lost.
+func (d *Depot) Fetch(ctx context.Context, uid string) (has node.Files, err error) {
+	ctx, release, err := d.instead(ctx, uid)
+	if err != nil {
+		return has, err
+	}
+	defer release()
+	claim, err := d.claim(ctx, uid)
+	if err != nil {
+		return has, err
+	}
+	c, err := d.open(ctx, uid, claim)
+	if err != nil {
+		return has, err
+	}
+	if has, _, err = d.load(ctx, uid, claim, c); err != nil { // it has no volumes
+		return has, err
+	}
+	d.mu.Lock()
+	delete(d.claims, uid)
+	d.mu.Unlock()
+	return has, nil
+}
+
+// errInstead is why a copy ends early.
+var errInstead = errors.New("the sandbox goes on from an earlier copy")
+
+// instead takes the turn of a sandbox from a copy that is under way.
+func (d *Depot) instead(ctx context.Context, uid string) (_ context.Context, release func(), err error) {
+	for {
+		turn, release, busy := d.locks.Try(ctx, uid)
+		if busy == nil {
+			return turn, release, nil
+		}
+		d.locks.Interrupt(uid, errInstead)
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, nil, context.Cause(ctx)
+		}
+	}
+}
+
+// claim returns what control granted when the sandbox came, or asks it.
+func (d *Depot) claim(ctx context.Context, uid string) (c fleet.Claim, err error) {
+	d.mu.Lock()
+	c, known := d.claims[uid]
+	d.mu.Unlock()
+	if known {
+		return c, nil
+	}
+	deadline := time.Now().Add(claimTime)
+	for ask := time.NewTicker(claimEvery); ; {
+		c, err = d.Rights.Claim(ctx, d.ID, uid)
+		if err == nil || !errors.Is(err, fleet.ErrNotJoined) && !errors.Is(err, fleet.ErrUnreachable) || time.Now().After(deadline) {
+			ask.Stop()
+			return c, err
+		}
+		select {
+		case <-ask.C:
+		case <-ctx.Done():
+			ask.Stop()
+			return c, context.Cause(ctx)
+		}
+	}
 }
 
 // Retain removes files that came with copies and that nobody uses. Nothing may come meanwhile.

@@ -63,7 +63,9 @@ type host struct {
 	copies  map[string]int        // guarded by mu; by UID
 	leaving map[string]bool       // guarded by mu
 	has     map[string]node.Files // guarded by mu; of those that were revived
-	made    map[string]time.Time  // guarded by mu
+	made    map[string]time.Time  // guarded by mu; of when copies are, as the depot says
+	stuck   bool                  // guarded by mu; copies last until they are ended
+	placed  map[string]bool       // guarded by mu; those that were revived
 	wants   []string              // guarded by mu; the volumes of all sandboxes
 	disks   *disks
 }
@@ -205,9 +207,16 @@ func (h *host) Copyable() []node.Copyable {
 	return slices.Clone(h.list)
 }
 
-func (h *host) CopyOut(_ context.Context, uid string) (string, node.Files, func() error, error) {
+func (h *host) CopyOut(ctx context.Context, uid string) (string, node.Files, func() error, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.stuck {
+		h.copies[uid]++
+		h.mu.Unlock()
+		<-ctx.Done()
+		h.mu.Lock()
+		return "", node.Files{}, nil, context.Cause(ctx)
+	}
 	dir := filepath.Join(h.dir, "away", uid)
 	raw, err := json.Marshal(record{h.files, time.Now()})
 	err = errors.Join(err, os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, recordFile), raw, 0o600),
@@ -254,12 +263,50 @@ func (h *host) Needs(uid string) (node.Files, time.Time, error) {
 	return r.Files, r.At, errors.Join(err, json.Unmarshal(raw, &r))
 }
 
-func (h *host) Revive(_ context.Context, o fleet.Order, has node.Files, _ time.Time) error {
-	raw, err := os.ReadFile(filepath.Join(h.dir, "away", o.UID, "memory"))
+func (h *host) Copied(uid string, at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.memory[o.UID], h.has[o.UID] = string(raw), has
-	return err
+	h.made[uid] = at
+}
+
+func (h *host) Receiving() bool { return false }
+
+func (h *host) Revive(_ context.Context, o fleet.Order, raw []byte, _ time.Time, _ bool) (time.Time, error) {
+	var r record
+	err := json.Unmarshal(raw, &r)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.placed[o.UID] = true
+	return r.At, err
+}
+
+func (h *host) ReviveNow(_ context.Context, o fleet.Order, has node.Files, _ time.Time) (time.Time, error) {
+	text, err := os.ReadFile(filepath.Join(h.dir, "away", o.UID, "memory"))
+	raw, none := os.ReadFile(filepath.Join(h.dir, "away", o.UID, recordFile))
+	var r record
+	err = errors.Join(err, none, json.Unmarshal(raw, &r))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.memory[o.UID], h.has[o.UID] = string(text), has
+	return r.At, err
+}
+
+// fetch has the sandbox s be on a host that was given it.
+func (h *host) fetch(t *testing.T) {
+	t.Helper()
+	const uid = "s"
+	if !h.placed[uid] {
+		t.Fatal("nobody gave it to the node")
+	}
+	has, err := h.depot.Fetch(t.Context(), uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(filepath.Join(h.dir, "away", uid, "memory"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.memory[uid], h.has[uid] = string(raw), has
 }
 
 func (h *host) copied(uid string) int {
@@ -295,7 +342,7 @@ func (y *yard) host(t *testing.T, id, root string, change func(*depot.Options)) 
 	t.Helper()
 	h := &host{
 		dir: t.TempDir(), memory: map[string]string{}, copies: map[string]int{}, leaving: map[string]bool{},
-		has: map[string]node.Files{}, made: map[string]time.Time{}, disks: &disks{dir: t.TempDir(), epoch: map[string]uint64{}, saved: map[string]string{}, owner: map[string]string{}},
+		has: map[string]node.Files{}, made: map[string]time.Time{}, placed: map[string]bool{}, disks: &disks{dir: t.TempDir(), epoch: map[string]uint64{}, saved: map[string]string{}, owner: map[string]string{}},
 	}
 	images := filepath.Join(h.dir, "images")
 	h.files = node.Files{Root: filepath.Join(images, "root.erofs"), Agent: filepath.Join(images, "agent.erofs")}
@@ -327,9 +374,13 @@ func TestThereAndBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		y.rights.move("s", id)
-		if at, err := to.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}); err != nil || time.Since(at) > time.Minute {
+		if at, err := to.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}, false); err != nil || time.Since(at) > time.Minute {
 			t.Fatalf("it was made at %s: %v", at, err)
 		}
+		if from.made["s"].IsZero() {
+			t.Error("the node does not know that the bucket has a copy")
+		}
+		to.fetch(t)
 	}
 	step(a, b, "b")
 	if b.memory["s"] != "one" {
@@ -371,7 +422,7 @@ func TestFence(t *testing.T) {
 		t.Fatal(err)
 	}
 	y.rights.move("s", "b")
-	if _, err := b.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}); err != nil {
+	if _, err := b.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}, false); err != nil {
 		t.Fatal(err)
 	}
 	a.memory["s"] = "late"
@@ -380,11 +431,17 @@ func TestFence(t *testing.T) {
 	}
 	y.rights.move("s", "c")
 	c := y.host(t, "c", "root", nil)
-	if _, err := c.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}); err != nil || c.memory["s"] != "one" {
-		t.Errorf("it goes on as %q: %v", c.memory["s"], err)
+	if _, err := c.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}, false); err != nil {
+		t.Fatal(err)
+	}
+	if c.fetch(t); c.memory["s"] != "one" {
+		t.Errorf("it goes on as %q", c.memory["s"])
+	}
+	if _, err := b.depot.Fetch(t.Context(), "s"); err == nil {
+		t.Error("the node that had it before fetches it")
 	}
 	y.rights.move("nobody", "c")
-	if _, err := c.depot.Revive(t.Context(), fleet.Order{UID: "nobody"}, time.Time{}); doze.Public(err).Kind != doze.NotFound {
+	if _, err := c.depot.Revive(t.Context(), fleet.Order{UID: "nobody"}, time.Time{}, false); doze.Public(err).Kind != doze.NotFound {
 		t.Errorf("a sandbox without a copy: %v", err)
 	}
 }
@@ -426,6 +483,34 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestFetchEndsCopy: a sandbox that lost its processes while it was copied does not wait for that
+// copy, which waits for the sandbox.
+func TestFetchEndsCopy(t *testing.T) {
+	t.Parallel()
+	y := newYard(t)
+	a := y.host(t, "a", "root", func(o *depot.Options) { o.After, o.Every = 0, time.Second })
+	y.rights.move("s", "a")
+	a.memory["s"] = "old"
+	if err := a.depot.Depart(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	a.placed["s"], a.stuck = true, true
+	a.list = []node.Copyable{{UID: "s", Awake: true, Since: time.Now().Add(-time.Hour), State: "1"}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { _ = a.depot.Run(ctx) })
+	for deadline := time.Now().Add(time.Minute); a.copied("s") < 2; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no copy is made")
+		}
+	}
+	a.fetch(t)
+	if cancel(); a.memory["s"] != "old" {
+		t.Errorf("it goes on as %q", a.memory["s"])
+	}
+	run.Wait()
+}
+
 // TestDepartMakesItsOwnCopy: a departure that meets a copy under way does not take that for
 // its own, which has an older state.
 func TestDepartMakesItsOwnCopy(t *testing.T) {
@@ -458,8 +543,11 @@ func TestDepartMakesItsOwnCopy(t *testing.T) {
 	cancel()
 	run.Wait()
 	y.rights.move("s", "b")
-	if _, err := b.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}); err != nil || b.memory["s"] != "new" {
-		t.Errorf("it goes on as %q: %v", b.memory["s"], err)
+	if _, err := b.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}, false); err != nil {
+		t.Fatal(err)
+	}
+	if b.fetch(t); b.memory["s"] != "new" {
+		t.Errorf("it goes on as %q", b.memory["s"])
 	}
 }
 
@@ -496,7 +584,7 @@ func TestVolumesTravel(t *testing.T) {
 	}
 	y.rights.move(volumeOf("v"), "b")
 	b.disks.write(t, "of long ago")
-	if _, err := b.depot.Revive(ctx, fleet.Order{UID: "s"}, time.Time{}); err != nil {
+	if _, err := b.depot.Revive(ctx, fleet.Order{UID: "s", Volumes: []fleet.Volume{{ID: "v"}}}, time.Time{}, true); err != nil {
 		t.Fatal(err)
 	}
 	if b.memory["s"] != "one" || b.disks.text(t) != "volume one" {
@@ -507,7 +595,7 @@ func TestVolumesTravel(t *testing.T) {
 	}
 	// One that is here already keeps what it wrote since.
 	b.disks.write(t, "volume two")
-	if _, err := b.depot.Revive(ctx, fleet.Order{UID: "s"}, time.Time{}); err != nil || b.disks.text(t) != "volume two" {
+	if _, err := b.depot.Revive(ctx, fleet.Order{UID: "s", Volumes: []fleet.Volume{{ID: "v"}}}, time.Time{}, true); err != nil || b.disks.text(t) != "volume two" {
 		t.Errorf("asked again it has %q: %v", b.disks.text(t), err)
 	}
 	for _, name := range y.bucket.Keys(t) {
@@ -549,18 +637,18 @@ func TestFreeVolume(t *testing.T) {
 	}
 	at := place("b")
 	for range 2 {
-		if err := b.depot.Fetch(ctx, at); err != nil || b.disks.text(t) != "one" {
+		if err := b.depot.FetchVolumes(ctx, at); err != nil || b.disks.text(t) != "one" {
 			t.Fatalf("it comes as %q: %v", b.disks.text(t), err)
 		}
 	}
 	b.disks.write(t, "two")
-	if err := b.depot.Fetch(ctx, at); err != nil || b.disks.text(t) != "two" {
+	if err := b.depot.FetchVolumes(ctx, at); err != nil || b.disks.text(t) != "two" {
 		t.Fatalf("what is here is replaced by %q: %v", b.disks.text(t), err)
 	}
 	if err := b.depot.SaveVolume(ctx, "v"); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.depot.Fetch(ctx, place("a")); err != nil || a.disks.text(t) != "two" {
+	if err := a.depot.FetchVolumes(ctx, place("a")); err != nil || a.disks.text(t) != "two" {
 		t.Errorf("it comes back as %q: %v", a.disks.text(t), err)
 	}
 	// Placed elsewhere, and never fetched there: the bucket has it as it is.
@@ -569,7 +657,7 @@ func TestFreeVolume(t *testing.T) {
 		t.Errorf("a volume that did not come yet: %v", err)
 	}
 	y.rights.move(volumeOf("new"), "a")
-	if err := a.depot.Fetch(ctx, []fleet.Volume{{ID: "new", Epoch: 7}}); doze.Public(err).Kind != doze.Unavailable {
+	if err := a.depot.FetchVolumes(ctx, []fleet.Volume{{ID: "new", Epoch: 7}}); doze.Public(err).Kind != doze.Unavailable {
 		t.Errorf("a volume of which there is no copy: %v", err)
 	}
 }
@@ -642,7 +730,7 @@ func TestLateCopy(t *testing.T) {
 		t.Errorf("the copy that was late: %v", err)
 	}
 	y.rights.move(volumeOf("v"), "b")
-	if err := b.depot.Fetch(ctx, []fleet.Volume{{ID: "v", Epoch: 3}}); err != nil || b.disks.text(t) != "new" {
+	if err := b.depot.FetchVolumes(ctx, []fleet.Volume{{ID: "v", Epoch: 3}}); err != nil || b.disks.text(t) != "new" {
 		t.Errorf("the volume goes on as %q: %v", b.disks.text(t), err)
 	}
 }

@@ -140,26 +140,27 @@ func (f *files) key(ctx context.Context, n need) (vault.Key, error) {
 	return vault.KeyOf(raw)
 }
 
-// fetch returns what a copy in a directory needs: files, as paths on this host, and volumes.
-func (f *files) fetch(ctx context.Context, dir string) (has node.Files, volumes []held, err error) {
+// fetch returns what a copy needs, as paths on this host.
+func (f *files) fetch(ctx context.Context, n needs) (has node.Files, err error) {
+	if has.Root, err = f.get(ctx, n.Root); err != nil {
+		return has, err
+	}
+	has.Agent, err = f.get(ctx, n.Agent)
+	return has, err
+}
+
+// readNeeds returns what a copy in a directory needs.
+func readNeeds(dir string) (n needs, err error) {
 	file, err := os.Open(filepath.Join(dir, needsFile))
 	if err != nil {
-		return has, nil, fmt.Errorf("the copy does not say what it needs: %w", err)
+		return n, fmt.Errorf("the copy does not say what it needs: %w", err)
 	}
 	defer func() { _ = file.Close() }() // it was only read
 	raw, err := io.ReadAll(io.LimitReader(file, needsMax))
 	if err != nil {
-		return has, nil, err
+		return n, err
 	}
-	n, err := parseNeeds(raw)
-	if err != nil {
-		return has, nil, err
-	}
-	if has.Root, err = f.get(ctx, n.Root); err != nil {
-		return has, nil, err
-	}
-	has.Agent, err = f.get(ctx, n.Agent)
-	return has, n.Volumes, err
+	return parseNeeds(raw)
 }
 
 func parseNeeds(raw []byte) (n needs, err error) {

@@ -99,7 +99,11 @@ func (d *Depot) FetchSnapshot(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	has, _, err := d.files.fetch(turn, dir)
+	needs, err := readNeeds(dir)
+	if err != nil {
+		return err
+	}
+	has, err := d.files.fetch(turn, needs)
 	if err != nil {
 		return err
 	}

@@ -207,8 +207,8 @@ func (d *Depot) saveVolume(ctx context.Context, id string) error {
 	})
 }
 
-// Fetch brings volumes of an order that other nodes had, and that no sandbox had since.
-func (d *Depot) Fetch(ctx context.Context, all []fleet.Volume) error {
+// FetchVolumes brings volumes of an order that other nodes had, and that no sandbox had since.
+func (d *Depot) FetchVolumes(ctx context.Context, all []fleet.Volume) error {
 	for _, v := range all {
 		if v.ID == "" || v.Epoch == 0 { // a platform of one node has no epochs
 			continue

@@ -28,6 +28,7 @@ type arguments struct {
 	Grace     time.Duration  `json:",omitempty"`
 	Since     time.Time      `json:",omitzero"`
 	Used      time.Time      `json:",omitzero"`
+	Ran       bool           `json:",omitempty"`
 	Epoch     uint64         `json:",omitempty"`
 	Query     LogQuery       `json:",omitzero"`
 	Ended     []EndedLog     `json:",omitempty"`
@@ -134,7 +135,7 @@ var calls = map[string]func(ctx context.Context, n Node, in *arguments) (any, er
 	"Return": func(ctx context.Context, n Node, in *arguments) (any, error) { return nothing{}, n.Return(ctx, in.UID) },
 	"Leave":  func(ctx context.Context, n Node, in *arguments) (any, error) { return nothing{}, n.Leave(ctx, in.UID) },
 	"Revive": func(ctx context.Context, n Node, in *arguments) (any, error) {
-		return n.Revive(ctx, in.Order, in.Used)
+		return n.Revive(ctx, in.Order, in.Used, in.Ran)
 	},
 	"SaveVolume": func(ctx context.Context, n Node, in *arguments) (any, error) {
 		return nothing{}, n.SaveVolume(ctx, in.ID)

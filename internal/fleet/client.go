@@ -385,8 +385,8 @@ func (c *Client) Leave(ctx context.Context, uid string) error {
 }
 
 // Revive implements [Mover].
-func (c *Client) Revive(ctx context.Context, o Order, used time.Time) (time.Time, error) {
-	return ask[time.Time](ctx, c, "Revive", arguments{Order: o, Used: used})
+func (c *Client) Revive(ctx context.Context, o Order, used time.Time, ran bool) (time.Time, error) {
+	return ask[time.Time](ctx, c, "Revive", arguments{Order: o, Used: used, Ran: ran})
 }
 
 // SaveVolume implements [Mover].

@@ -288,16 +288,19 @@ type Mover interface {
 	// Leave removes a sandbox that another node has. Requests that waited have ErrMoved in their errors.
 	// One that is not there is no error.
 	Leave(ctx context.Context, uid string) error
-	// Revive begins a sandbox that another node had, with memory and processes. It begins
-	// from what the bucket has of it, and Revive returns when that was made. used is when the
-	// sandbox was used last, as far as that is known. What it did after the copy is lost, and
-	// its owner hears of that. One that is here is
-	// no error. One of which the bucket has nothing is NotFound.
-	Revive(ctx context.Context, o Order, used time.Time) (made time.Time, err error)
+	// Revive gives a node a sandbox that another one had. It sleeps in what the bucket has of
+	// it, and wakes with memory and processes when somebody asks for it, or soon if it ran. Revive
+	// returns when the copy was made. used is when the sandbox was used last, as far as that is
+	// known. What it did after the copy is lost, and its owner hears of that. One that is here
+	// is no error. One of which the bucket has nothing is NotFound. So is one that would
+	// lose something on a node whose sandboxes do not go back.
+	Revive(ctx context.Context, o Order, used time.Time, ran bool) (made time.Time, err error)
 	// SaveVolume has the bucket have a volume that no sandbox has, as it is. One that is in use
-	// is Unavailable; a platform without a bucket is Unsupported.
+	// is Unavailable; a platform without a bucket is Unsupported. One that neither the node nor
+	// the bucket has is NotFound.
 	SaveVolume(ctx context.Context, id string) error
 	// SaveSnapshot has the bucket have a snapshot. A platform without a bucket is Unsupported.
+	// One that neither the node nor the bucket has is NotFound.
 	SaveSnapshot(ctx context.Context, id string) error
 	// LeaveVolume removes a volume that the node has in an earlier epoch: another node has it.
 	// One that is not there is no error.

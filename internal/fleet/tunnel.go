@@ -269,11 +269,12 @@ const (
 )
 
 // Dial opens a tunnel, as [Dialer] says. The connection has no deadlines. While the
-// sandbox moves from one node to another, Dial waits for that.
+// sandbox moves from one node to another, Dial waits for that. It asks the next node as soon as
+// the sandbox is there, also if the one before has not answered yet.
 func (p *Ports) Dial(ctx context.Context, uid string, port uint16) (net.Conn, error) {
 	for began := time.Now(); ; {
 		node, client := p.find(uid)
-		c, err := p.dial(ctx, client, uid, port)
+		c, err := p.dialAt(ctx, node, client, uid, port)
 		wait := awayWait
 		switch {
 		case err == nil, ctx.Err() != nil, p.Moves == nil, !p.Moves.Many():
@@ -290,6 +291,27 @@ func (p *Ports) Dial(ctx context.Context, uid string, port uint16) (net.Conn, er
 		p.Moves.Await(bounded, uid, node) // or the node answers again
 		cancel()
 	}
+}
+
+// dialAt opens a tunnel to a node, as long as that has the sandbox. After that the error is
+// ErrMoved. A node that is dead may not refuse for a long time, and nothing of a request is
+// sent before the tunnel is open.
+func (p *Ports) dialAt(ctx context.Context, node string, client *Client, uid string, port uint16) (net.Conn, error) {
+	if p.Moves == nil || !p.Moves.Many() {
+		return p.dial(ctx, client, uid, port)
+	}
+	opening, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	go func() { // ends with opening
+		if p.Moves.Await(opening, uid, node) {
+			end(ErrMoved)
+		}
+	}()
+	c, err := p.dial(opening, client, uid, port)
+	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(opening), ErrMoved) {
+		err = errors.Join(ErrMoved, err)
+	}
+	return c, err
 }
 
 // dial opens a tunnel to a node.

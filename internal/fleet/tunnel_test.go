@@ -382,18 +382,31 @@ type moves struct{ *fleet.Atlas }
 func (moves) Many() bool { return true }
 
 // TestPortsFollow: a request to a sandbox that moves goes to its other node, once that is
-// known, and nothing of it was sent to the first one.
+// known, and nothing of it was sent to the first one. That one says so, or says nothing.
 func TestPortsFollow(t *testing.T) {
 	t.Parallel()
+	for name, first := range map[string]http.HandlerFunc{
+		"it has moved": func(w http.ResponseWriter, _ *http.Request) {
+			fleet.Answer(w, nil, doze.Wrap(fleet.ErrMoved, doze.Unavailable, "it has moved"))
+		},
+		"the node is dead": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			follow(t, first)
+		})
+	}
+}
+
+func follow(t *testing.T, first http.HandlerFunc) {
+	t.Helper()
 	atlas := fleet.NewAtlas()
 	atlas.SetHome("first")
 	_, _, there := tunnels(t, web(func(w http.ResponseWriter, r *http.Request) {
 		raw, _ := io.ReadAll(r.Body)
 		_, _ = w.Write(raw)
 	}))
-	moved := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fleet.Answer(w, nil, doze.Wrap(fleet.ErrMoved, doze.Unavailable, "it has moved"))
-	}))
+	moved := httptest.NewUnstartedServer(first)
 	moved.EnableHTTP2 = true
 	moved.StartTLS()
 	defer moved.Close()

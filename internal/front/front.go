@@ -24,8 +24,16 @@ import (
 	"github.com/dozehq/doze/internal/metric"
 )
 
-// drainTime is what requests get to end in when dozed stops.
-const drainTime = 10 * time.Second
+const (
+	// EdgeLinger is how long an edge that stops waits for the requests that are under way. Units
+	// that stop it give it a minute.
+	EdgeLinger = 30 * time.Second
+	// drainTime is what requests get to end in when dozed stops.
+	drainTime = 10 * time.Second
+	// leaveWait is how long answers are the last ones of their connections, before connections
+	// are closed. Busy ones have an answer in that time.
+	leaveWait = 2 * time.Second
+)
 
 // Options are what a [Front] needs.
 type Options struct {
@@ -39,6 +47,10 @@ type Options struct {
 	ListenHTTP string // address of plain HTTP beside TLS; empty is none
 	PublicURL  string // how the world reaches it
 	Domain     string // of the names of sandboxes; may be empty
+
+	// Linger is how long requests that are under way may take at a stop. Without it, they are
+	// rejected and cut off. Other edges take the callers meanwhile.
+	Linger time.Duration
 
 	Cert, Key string     // PEM files of a certificate; empty is none
 	Authority *Authority // that gives certificates for other names; nil is none
@@ -63,12 +75,13 @@ type Front struct {
 	streams   *streams            // nil without
 	publicURL string
 	requests  *inflight
+	linger    time.Duration
 }
 
 // Open makes the servers. It accepts nobody yet. The listeners stay the caller's.
 func Open(o Options) (_ *Front, err error) {
 	noteLocalNames(o.Domain)
-	f := &Front{listeners: o.Listeners, publicURL: o.PublicURL, requests: newInflight()}
+	f := &Front{listeners: o.Listeners, publicURL: o.PublicURL, requests: newInflight(), linger: o.Linger}
 	if f.ingress, err = ingress.New(o.Limits); err != nil {
 		return nil, fmt.Errorf("count descriptors: %w", err)
 	}
@@ -141,7 +154,7 @@ func (f *Front) Servers() (services []daemon.Service) {
 // It ends life.
 func (f *Front) Listeners(life context.Context, signals <-chan os.Signal, end context.CancelCauseFunc) []daemon.Service {
 	replaced := func() bool { return errors.Is(context.Cause(life), errReplaced) }
-	services := []daemon.Service{f.attending("listener", f.listeners.api, f.server, replaced)}
+	services := []daemon.Service{{Name: "leave", Run: func(ctx context.Context) error { return f.leave(ctx, replaced) }}, f.attending("listener", f.listeners.api, f.server, replaced)}
 	if f.previews != nil {
 		services = append(services, f.attending("listener of previews", f.listeners.previews, f.previews, replaced))
 	}
@@ -200,9 +213,38 @@ func (f *Front) attending(name string, l *handover.Listener, server *http.Server
 		if !replaced() {
 			err = errors.Join(err, l.Shut())
 		}
-		server.SetKeepAlivesEnabled(false)
+		if f.linger == 0 || replaced() {
+			server.SetKeepAlivesEnabled(false)
+		}
 		return errors.Join(err, l.Close())
 	}}
+}
+
+// leave waits for the end of ctx. Then callers have a moment to leave, and the requests that are
+// under way the time to end. New callers are refused already: they use another edge.
+func (f *Front) leave(ctx context.Context, replaced func() bool) error {
+	<-ctx.Done()
+	if f.linger == 0 || replaced() {
+		return nil
+	}
+	f.requests.closing.Store(true)
+	most, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.linger)
+	defer cancel()
+	pause(most, leaveWait)
+	if err := f.requests.wait(most, 0); err != nil {
+		slog.Warn("requests are cut off", "requests", f.requests.old(0), "after", f.linger)
+	}
+	return nil
+}
+
+// pause waits, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 // keepAlives lets connections stay open behind requests, or not.

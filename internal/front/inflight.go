@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,6 +13,7 @@ import (
 type inflight struct {
 	ended   chan struct{} // has room for one: tells wait that a request ended
 	leaving chan struct{} // closed when answers without an end have to end
+	closing atomic.Bool   // each answer is the last one of its connection
 
 	mu    sync.Mutex
 	began map[any]time.Time // guarded by mu; a request or a stream
@@ -27,6 +29,11 @@ func (f *inflight) endLasting() { close(f.leaving) }
 // over returns a handler whose requests are counted, without those that last.
 func (f *inflight) over(h http.Handler, lasts func(*http.Request) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// A caller who is told sends nothing more by this connection. If it were just closed,
+		// the next request could be on its way already, and no caller sends a POST twice.
+		if f.closing.Load() && r.Header.Get("Upgrade") == "" {
+			w.Header().Set("Connection", "close")
+		}
 		if lasts(r) {
 			f.last(w, r, h)
 			return

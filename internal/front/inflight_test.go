@@ -78,3 +78,54 @@ func TestLasting(t *testing.T) {
 		}
 	})
 }
+
+// TestLeave: an edge that stops waits for the requests under way, within its time, and has each
+// answer be the last one of its connection.
+func TestLeave(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		linger, takes, want time.Duration
+		replaced            bool
+		close               string
+	}{
+		"nothing is under way":   {linger: time.Minute, want: leaveWait, close: "close"},
+		"a request is under way": {linger: time.Minute, takes: 20 * time.Second, want: 20 * time.Second, close: "close"},
+		"it takes too long":      {linger: time.Minute, takes: time.Hour, want: time.Minute, close: "close"},
+		"nobody waits":           {takes: 20 * time.Second},
+		"it is replaced":         {linger: time.Minute, takes: 20 * time.Second, replaced: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := &Front{requests: newInflight(), linger: tt.linger}
+				h := f.requests.over(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/long" {
+						time.Sleep(tt.takes)
+					}
+				}), func(*http.Request) bool { return false })
+				ask := func(path, upgrade string) string {
+					w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, path, nil)
+					r.Header.Set("Upgrade", upgrade)
+					h.ServeHTTP(w, r)
+					return w.Header().Get("Connection")
+				}
+				go ask("/long", "")
+				synctest.Wait()
+				ctx, stop := context.WithCancel(t.Context())
+				stop()
+				began, left := time.Now(), make(chan error)
+				go func() { left <- f.leave(ctx, func() bool { return tt.replaced }) }()
+				synctest.Wait()
+				if tt.close != "" {
+					if plain, upgraded := ask("/", ""), ask("/", "websocket"); plain != tt.close || upgraded != "" {
+						t.Errorf("Connection: %q, and %q of a WebSocket", plain, upgraded)
+					}
+				}
+				if err := <-left; err != nil || time.Since(began) != tt.want {
+					t.Errorf("%v after %v, want nothing after %v", err, time.Since(began), tt.want)
+				}
+				time.Sleep(2 * time.Hour) // for the one that is left
+			})
+		})
+	}
+}

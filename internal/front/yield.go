@@ -78,15 +78,21 @@ var errBusy = errors.New("a request takes longer")
 
 // drain lets nobody in, and waits a moment for the requests under way to end. If
 // they do, nobody is let in any more.
-func (f *Front) drain(ctx context.Context) error {
+func (f *Front) drain(ctx context.Context) (err error) {
+	f.requests.closing.Store(true)
+	defer func() {
+		if err != nil {
+			f.requests.closing.Store(false)
+		}
+	}()
+	pause(ctx, leaveWait)
 	if err := f.listeners.pause(); err != nil {
 		return err
 	}
 	f.keepAlives(false)
 	moment, cancel := context.WithTimeoutCause(ctx, drainWait, errBusy)
 	defer cancel()
-	err := f.requests.wait(moment, 0)
-	if err != nil {
+	if err = f.requests.wait(moment, 0); err != nil {
 		f.keepAlives(true)
 		err = errors.Join(err, f.listeners.resume())
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/dozehq/doze/internal/depot"
 	"github.com/dozehq/doze/internal/drive"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/node"
 	"github.com/dozehq/doze/internal/vault"
 )
 
@@ -48,6 +49,7 @@ func (h *Host) openDepot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	close(h.stocked)
 	roots, err := h.node.ImageFiles()
 	if err != nil {
 		return err
@@ -59,6 +61,21 @@ func (h *Host) openDepot(ctx context.Context) error {
 	return h.depot.Retain(func(path string) bool { return slices.Contains(roots, path) || slices.Contains(agents, path) })
 }
 
+// fetchCopy is how the node gets copies from the bucket, or nil if it has none.
+func (h *Host) fetchCopy() func(context.Context, string) (node.Files, error) {
+	if h.o.Remote.URL == "" || h.o.Rights == nil {
+		return nil
+	}
+	return func(ctx context.Context, uid string) (node.Files, error) {
+		select {
+		case <-h.stocked: // the node is open before its depot is
+		case <-ctx.Done():
+			return node.Files{}, context.Cause(ctx)
+		}
+		return h.depot.Fetch(ctx, uid)
+	}
+}
+
 // Depart implements [fleet.Mover].
 func (n Node) Depart(ctx context.Context, uid string) error {
 	if n.depot == nil {
@@ -68,11 +85,11 @@ func (n Node) Depart(ctx context.Context, uid string) error {
 }
 
 // Revive implements [fleet.Mover].
-func (n Node) Revive(ctx context.Context, o fleet.Order, used time.Time) (time.Time, error) {
+func (n Node) Revive(ctx context.Context, o fleet.Order, used time.Time, ran bool) (time.Time, error) {
 	if n.depot == nil {
 		return time.Time{}, errNoBucket
 	}
-	return n.depot.Revive(ctx, o, used)
+	return n.depot.Revive(ctx, o, used, ran)
 }
 
 // SaveVolume implements [fleet.Mover].
@@ -94,7 +111,7 @@ func (n Node) SaveSnapshot(ctx context.Context, id string) error {
 // Create implements [fleet.Node]: volumes and the snapshot that other nodes had come first.
 func (n Node) Create(ctx context.Context, o fleet.Order) error {
 	if n.depot != nil {
-		err := n.depot.Fetch(ctx, o.Volumes)
+		err := n.depot.FetchVolumes(ctx, o.Volumes)
 		if err == nil && o.From != "" && !n.HasSnapshot(o.From) {
 			err = n.depot.FetchSnapshot(ctx, o.From)
 		}

@@ -154,6 +154,7 @@ type Host struct {
 	node      *node.Node
 	builder   *builder.Room
 	depot     *depot.Depot  // nil without copies
+	stocked   chan struct{} // closed when depot is open
 	rooting   chan struct{} // holds a token while the root file system of builders is looked for, or made
 	root      builderRoot   // guarded by rooting
 	unnamed   chan struct{} // rings when the record of an image is gone
@@ -162,7 +163,7 @@ type Host struct {
 // Open makes images, network and engine, and adopts the sandboxes that are there.
 // What was opened is closed again if a later step fails.
 func Open(ctx context.Context, o Options) (_ *Host, err error) {
-	h := &Host{o: o, unnamed: make(chan struct{}, 1), rooting: make(chan struct{}, 1), traffic: &traffic{quotas: o.Quotas, all: map[string]*egress.Traffic{}}}
+	h := &Host{o: o, stocked: make(chan struct{}), unnamed: make(chan struct{}, 1), rooting: make(chan struct{}, 1), traffic: &traffic{quotas: o.Quotas, all: map[string]*egress.Traffic{}}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.Close())
@@ -294,7 +295,7 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 	h.node, err = node.Open(ctx, node.Options{
 		Drive: h.mountDrive, Logbook: logs,
 		Dir: filepath.Join(o.Data, sandboxesDir), Snapshots: filepath.Join(o.Data, "snapshots"), Ahead: filepath.Join(o.Data, "ahead"), Away: filepath.Join(o.Data, "away"),
-		Volumes: h.volumes, Agent: agent, Driver: fenced,
+		Volumes: h.volumes, Agent: agent, Driver: fenced, Fetch: h.fetchCopy(),
 		CheckImage: h.images.Check, Making: h.images.Making, Image: h.fetchImage, PinImage: h.pinImage,
 		Images: h.storedImages, ReleaseImage: h.releaseImage, HoldImage: h.images.Hold,
 		Lease: h.lease, Release: h.release, Admit: h.admit, Traffic: h.net.Traffic, Egress: h.egress.Summary,

@@ -136,7 +136,8 @@ type Config struct {
 	GoBack bool
 
 	// From is a directory made by Snapshot, which a boot goes on from on another
-	// machine; nobody else asks. Without one the guest runs its first process.
+	// machine, and Receive on the same one; nobody else asks. Without one the guest runs
+	// its first process.
 	From string
 }
 
@@ -282,6 +283,13 @@ type Driver interface {
 	// paths. The caller sees to it that their files are those of the moment of the copy.
 	// Connections of the copied machine are closed in it.
 	Boot(ctx context.Context, c Config) (Machine, error)
+	// Receive makes the copy in c.From the checkpoint of the machine that was copied, on
+	// this host or another one. It takes the place of an older one. The machine is OnDisk then, and
+	// wakes from the copy with its memory, processes and files. The network is that of
+	// c. What Boot says of copies holds here, too. The caller has written the copy
+	// just now and compared it with what was saved. The machine has no processes. An error
+	// leaves the older checkpoint, if there is one, or nothing.
+	Receive(ctx context.Context, c Config) (Machine, error)
 	// Adopt finds a machine that an earlier process booted, in the tier it is in, and
 	// repairs what a crash left half done. If its processes have ended and its
 	// configuration allows that, it goes back to its last checkpoint and is OnDisk. It

@@ -21,6 +21,9 @@ import (
 // directory of its own, by the UID of its sandbox, while it goes to the bucket or comes
 // from there.
 
+// CopyRecord is the file in a copy that [Node.Revive] reads.
+const CopyRecord = recordName
+
 // Copyable is a sandbox that can be copied for other nodes.
 type Copyable struct {
 	UID   string
@@ -212,8 +215,8 @@ func (n *Node) Incoming(uid string) (dir string, err error) {
 	return n.away.dir(uid), n.away.drop(uid)
 }
 
-// Needs returns what a copy that has come needs, as paths on the node that made it, and
-// when it was made.
+// Needs returns what a copy of a sandbox needs, as paths on the node that made it, and
+// of when its memory is.
 func (n *Node) Needs(uid string) (f Files, at time.Time, err error) {
 	s, err := n.away.read(uid)
 	if err != nil {
@@ -222,47 +225,54 @@ func (n *Node) Needs(uid string) (f Files, at time.Time, err error) {
 	return Files{Root: s.Image.Path, Agent: s.Agent}, s.At, nil
 }
 
-// Revive begins a sandbox that another node had, with its memory and processes, from a copy
-// that has come. has are the files that the copy needs, on this host. used is when the sandbox was
-// used last. The volumes that outlive the machine are as the copy needs them. What it did after the copy was made is lost, and its owner hears of that. Call Revive
-// again after an error. One that is here already is no error.
-func (n *Node) Revive(ctx context.Context, o fleet.Order, has Files, used time.Time) error {
-	if b := n.box(o.UID); b != nil {
-		if b.phase() == doze.Starting {
-			return doze.Errorf(doze.Conflict, "the sandbox is being started already")
-		}
-		return errors.Join(n.away.drop(o.UID))
-	}
+// ReviveNow is Revive with all of a copy, which has come: the sandbox begins at once. has are the
+// files that the copy needs, on this host. The volumes that outlive the machine are as the
+// copy needs them. Call ReviveNow again after an error.
+func (n *Node) ReviveNow(ctx context.Context, o fleet.Order, has Files, used time.Time) (at time.Time, err error) {
 	s, err := n.away.read(o.UID)
 	if err != nil {
-		return n.away.unusable(o.UID, err)
+		return at, n.away.unusable(o.UID, err)
+	}
+	if b := n.box(o.UID); b != nil {
+		if b.phase() == doze.Starting {
+			return at, errStartedAlready
+		}
+		return s.At, n.away.drop(o.UID)
+	}
+	if err := n.mayLose(&s, used); err != nil {
+		return at, err
 	}
 	if err := n.away.relocate(o.UID, has); err != nil {
-		return err
+		return at, err
 	}
 	if err := n.receivePassing(ctx, &o, n.away.dir(o.UID)); err != nil {
-		return err
+		return at, err
 	}
 	o.From = o.UID
 	err = n.create(ctx, o, func(ctx context.Context, o fleet.Order) (made, error) { return n.planOf(ctx, o, &n.away) })
 	if err != nil {
-		return err
+		return at, err
 	}
 	if b := n.box(o.UID); b != nil && used.After(s.At) {
-		b.lose(s.At)
+		b.mu.Lock()
+		b.note("its node was lost: " + b.setBack(s.At, time.Now()))
+		b.mu.Unlock()
+		b.writeDown()
 	}
-	return n.away.drop(o.UID)
+	return s.At, n.away.drop(o.UID)
 }
 
-// lose takes note that what a sandbox did since a moment is lost.
-func (b *Box) lose(since time.Time) {
-	now := time.Now()
+// Copied takes note that the bucket has a copy of a sandbox, whose memory is of a moment. If
+// nothing newer is left here after a crash, the sandbox goes on from there.
+func (n *Node) Copied(uid string, at time.Time) {
+	b := n.box(uid)
+	if b == nil {
+		return
+	}
 	b.mu.Lock()
-	b.checkpoint.back = &setback{Setback: fleet.Setback{Checkpoint: since, At: now}}
-	b.note(fmt.Sprintf("its node was lost: it goes on from its copy of %s, %s old, and what it did since is lost",
-		since.UTC().Format(time.RFC3339), now.Sub(since).Round(time.Second)))
+	b.copied, b.received = at, false
 	b.mu.Unlock()
-	b.saveSetback()
+	b.writeDown()
 }
 
 // openAway removes what an earlier process left of copies. Each is made, or comes, again.

@@ -14,13 +14,14 @@ import (
 // after the other, and in order within each.
 type births struct {
 	mu      sync.Mutex
+	rooms   int                        // constant; that there are
 	room    int                        // guarded by mu; that are free
 	waiting map[string][]chan struct{} // guarded by mu; by workspace, none is empty
 	order   []string                   // guarded by mu; workspaces of waiting, the next one first
 }
 
 func newBirths(room int) *births {
-	return &births{room: room, waiting: map[string][]chan struct{}{}}
+	return &births{rooms: room, room: room, waiting: map[string][]chan struct{}{}}
 }
 
 // enter waits for room. The caller makes room again with leave.
@@ -45,6 +46,24 @@ func (b *births) enter(ctx context.Context, workspace string) (leave func(), err
 		b.abandon(workspace, called)
 		return nil, context.Cause(ctx)
 	}
+}
+
+// try is enter for a caller that does not wait: it reports false if there is no room.
+func (b *births) try() (leave func(), ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.room == 0 {
+		return nil, false
+	}
+	b.room--
+	return b.leave, true
+}
+
+// busy reports whether somebody has room.
+func (b *births) busy() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.room < b.rooms
 }
 
 // leave calls the next one, or makes room.

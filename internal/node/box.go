@@ -46,6 +46,10 @@ type Box struct {
 	wakes      wakes           // guarded by mu
 	spent      consumption     // guarded by mu; what it did and took so far
 	mounts     mount.Table     // guarded by mu; of drives
+	absent     *absence        // written with turn and mu held; nil if its memory is here
+	copied     time.Time       // guarded by mu; of when its newest copy in the bucket is; zero without one
+	received   bool            // guarded by mu; its checkpoint is that copy
+	stranger   bool            // guarded by the turn; its agent has not been told that it is on this node
 	// copying ends the copy of its volumes that a wake would wait for; nil without one. Guarded
 	// by mu.
 	copying context.CancelCauseFunc
@@ -96,6 +100,9 @@ func (b *Box) handle(ctx context.Context) (machine.Machine, error) {
 // the box yet.
 func (b *Box) find(ctx context.Context) (machine.Machine, error) {
 	defer trace.Start(ctx, trace.Find).End()
+	if b.isAbsent() {
+		return b.receive(ctx)
+	}
 	// The address is the same as before; after a reboot its namespace is new.
 	link, err := b.rules.lease(ctx, b.made.config.ID)
 	if err != nil {

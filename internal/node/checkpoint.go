@@ -68,7 +68,7 @@ type setback struct {
 
 // fallBack takes note of a machine that went back to its last checkpoint, and
 // returns what it lost. It returns nothing for one that did not, or whose setback
-// is known. The caller has saveSetback write it down.
+// is known. The caller has writeDown write it down.
 func (c *checkpoint) fallBack(m machine.Machine, now time.Time) (lost string) {
 	made := m.WentBack()
 	if made.IsZero() || c.fell == m && c.back != nil && c.back.Checkpoint.Equal(made) {
@@ -84,8 +84,8 @@ func (c *checkpoint) fallBack(m machine.Machine, now time.Time) (lost string) {
 // the others somebody is about to write it, and it will have the setback.
 var settled = []doze.Phase{doze.Running, doze.Suspending, doze.Standby, doze.Waking, doze.Disabled, doze.Failed}
 
-// saveSetback writes the record of a box after its setback changed.
-func (b *Box) saveSetback() {
+// writeDown writes the record of a box after something of it changed that is no phase.
+func (b *Box) writeDown() {
 	if b.turn.take(b.life) != nil {
 		return // it is being deleted
 	}
@@ -126,7 +126,7 @@ func (n *Node) StateAge(uid string) (age time.Duration, ok bool) {
 		return 0, false
 	}
 	back.Told = true
-	b.life.spawn(b.saveSetback)
+	b.life.spawn(b.writeDown)
 	return max(0, time.Since(back.Checkpoint)), true
 }
 

@@ -253,17 +253,22 @@ func (n *Node) inhabit(ctx context.Context, b *Box, o fleet.Order, m machine.Mac
 	b.mu.Lock()
 	b.machine = m
 	b.mu.Unlock()
-	trust, err := n.trust(o)
+	in, err := n.identity(b, o)
 	if err != nil {
 		return err
 	}
-	env := n.environment(b.made.image, o)
-	in := agentapi.Identity{Hostname: b.order.Name, Env: env, Trust: trust, Platform: n.platformNames(env, o.Network)}
 	if err := introduce(ctx, b.agent(), m, in); err != nil {
 		return fmt.Errorf("wait for the agent: %w", err)
 	}
 	b.rules.told(n.networkEnvironment(o.Network))
 	return b.inform(ctx, b.agent()) // the rules may have changed meanwhile
+}
+
+// identity is whose the agent of a box is. Preconditions: the turn is held.
+func (n *Node) identity(b *Box, o fleet.Order) (in agentapi.Identity, err error) {
+	trust, err := n.trust(o)
+	env := n.environment(b.made.image, o)
+	return agentapi.Identity{Hostname: b.order.Name, Env: env, Trust: trust, Platform: n.platformNames(env, o.Network)}, err
 }
 
 // cause returns why ctx ended, if it did, or else err.

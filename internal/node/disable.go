@@ -62,6 +62,9 @@ func (b *Box) halt(ctx context.Context) error {
 	default:
 		return doze.Errorf(doze.Conflict, "the sandbox is %s", phase)
 	}
+	if b.isAbsent() { // its memory may stay where it is
+		return b.halted()
+	}
 	m, err := b.handle(ctx)
 	if err != nil {
 		return fmt.Errorf("find the machine: %w", err)
@@ -91,6 +94,17 @@ func (b *Box) halt(ctx context.Context) error {
 		b.checkpoint.age.Save(time.Now())
 	}
 	b.sinking.tried.Halt(m.Tier(), to)
+	return b.move(doze.Halted, "")
+}
+
+// halted says that a box sleeps which has no machine here. Preconditions: the turn is
+// held.
+func (b *Box) halted() error {
+	if err := b.n.save(b, doze.Disabled, ""); err != nil {
+		return fmt.Errorf("write the record: %w", err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	return b.move(doze.Halted, "")
 }
 

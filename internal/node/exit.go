@@ -64,27 +64,38 @@ func (b *Box) left(m machine.Machine, err error, message string) bool {
 	case err != nil:
 		if !errors.Is(err, machine.ErrGone) {
 			slog.Error("adopt", "sandbox", b.order.UID, "err", err)
+		} else if lost := b.resort(time.Time{}, time.Now()); lost != "" {
+			b.life.spawn(b.writeDown)
+			b.sleepOn(message, lost)
+			return true
 		}
 		b.machine = nil
 		_ = b.move(doze.Broke, message) // every live phase has a row for Broke
 		return true
 	}
 	b.machine = m
-	message = strings.TrimRight(strings.TrimSuffix(message, machine.Recovery), ":; ") // it goes on by itself
 	lost := b.checkpoint.fallBack(m, time.Now())
 	if lost != "" {
-		b.life.spawn(b.saveSetback)
+		lost = cmp.Or(b.resort(m.WentBack(), time.Now()), lost)
+		b.life.spawn(b.writeDown)
 	}
-	switch {
-	case m.Tier() == machine.Awake: // that was the end of an earlier incarnation
+	if m.Tier() == machine.Awake { // that was the end of an earlier incarnation
 		return false
-	case b.state.Is(doze.Running):
+	}
+	b.sleepOn(message, lost)
+	return true
+}
+
+// sleepOn takes note that a box has lost its processes, and what it lost with them besides.
+// Preconditions: the turn and mu are held.
+func (b *Box) sleepOn(message, lost string) {
+	message = strings.TrimRight(strings.TrimSuffix(message, machine.Recovery), ":; ") // it goes on by itself
+	if b.state.Is(doze.Running) {
 		// It ended while its memory was still being loaded: the checkpoint is
 		// what it was when it woke.
 		b.lieDown(message + "; " + cmp.Or(lost, "it sleeps on from its checkpoint"))
-	default:
+	} else {
 		b.note(message + "; " + cmp.Or(lost, "its checkpoint is complete"))
 	}
 	b.sinking.arm()
-	return true
 }

@@ -18,6 +18,8 @@ func failure(err error) string {
 		return public(err, machine.ErrDamaged)
 	case errors.Is(err, machine.ErrNoEngine):
 		return public(err, machine.ErrNoEngine)
+	case errors.Is(err, errNotFetched):
+		return errNotFetched.Error() + ", and the node tries again"
 	case errors.Is(err, context.DeadlineExceeded):
 		return "it took too long"
 	case strings.Contains(err.Error(), syscall.ENOSPC.Error()): // the engine has words for it only

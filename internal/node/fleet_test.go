@@ -30,8 +30,8 @@ func (w whole) Depart(ctx context.Context, uid string) error {
 	return err
 }
 
-func (w whole) Revive(ctx context.Context, o fleet.Order, used time.Time) (time.Time, error) {
-	return time.Time{}, w.Node.Revive(ctx, o, node.Files{}, used)
+func (w whole) Revive(context.Context, fleet.Order, time.Time, bool) (time.Time, error) {
+	return time.Time{}, doze.Errorf(doze.NotFound, "the bucket is empty")
 }
 
 func (w whole) SaveVolume(ctx context.Context, id string) error {

@@ -24,7 +24,11 @@ func (n *Node) Load() (l Load) {
 		l.Sandboxes++
 		b.mu.Lock()
 		m := b.machine
+		soon := b.absent != nil && b.absent.Ran
 		b.mu.Unlock()
+		if soon {
+			l.Reserved += b.order.Memory
+		}
 		if m != nil && m.Tier() == machine.Awake {
 			l.Awake++
 			l.Reserved += b.order.Memory

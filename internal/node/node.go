@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/bell"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/node/descent"
@@ -40,6 +41,8 @@ type Node struct {
 	usage        atomic.Pointer[fleet.Usage] // of the disk, as it was measured last
 	reservations reservations                // of memory
 	births       *births
+	arrivals     *births       // of memory from the bucket
+	wanted       bell.Bell     // rings when there is a box whose memory is to come
 	collectors   chan struct{} // holds a token for each answer about output
 	snapshots    snapshots
 	away         snapshots // copies for other nodes
@@ -65,7 +68,9 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	o.fill()
 	n := &Node{Options: o, began: time.Now(), ledger: newLedger(), reports: newReports(), boxes: map[string]*Box{}, machines: map[string]*Box{}}
 	n.collectors = make(chan struct{}, collectorsMax)
-	n.births = newBirths(runtime.NumCPU() + 1) // one may wait for a disk
+	n.births = newBirths(runtime.NumCPU() + 1)   // one may wait for a disk
+	n.arrivals = newBirths(runtime.NumCPU() + 1) // or for the bucket
+	n.wanted = bell.New()
 	n.reservations = reservations{most: int64(float64(o.Limit) * o.Overcommit), reserved: map[string]int64{}}
 	n.ahead = newAhead(n)
 	n.schedule = o.schedule()
@@ -106,6 +111,7 @@ func (n *Node) Run(ctx context.Context) error {
 	loops.Go(func() { n.relieve(ctx) })
 	loops.Go(func() { n.renewCheckpoints(ctx) })
 	loops.Go(func() { n.ahead.run(ctx) })
+	loops.Go(func() { n.receiveAll(ctx) })
 	loops.Go(func() { n.watchUsage(ctx) })
 	loops.Go(func() {
 		for e := range n.events {

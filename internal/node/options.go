@@ -28,6 +28,11 @@ type Options struct {
 	Agent     string // file with the agent
 	Driver    machine.Driver
 
+	// Fetch puts the newest copy of a sandbox from the bucket where Incoming says, on disk,
+	// and returns what the copy needs. It is NotFound if the bucket has none. nil: there is no
+	// bucket.
+	Fetch func(ctx context.Context, uid string) (Files, error)
+
 	// CheckImage and Image resolve an image's name; Image may take as long as
 	// making it takes. Making returns what Image has to make for that, in a clause for the
 	// owner of a sandbox: empty if nothing. It may be nil.

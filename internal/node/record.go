@@ -34,6 +34,8 @@ type saved struct {
 	Blockers string         `json:"tied"`             // what a checkpoint of its last sleep would have left out
 	Drives   []savedMount   `json:"drives,omitempty"` // what is mounted
 	Back     *setback       `json:"back,omitempty"`   // the last time it went back to a checkpoint
+	Absent   *absence       `json:"absent,omitempty"` // its memory is in the bucket, and nothing here counts
+	Copied   time.Time      `json:"copied,omitzero"`  // of when its newest copy in the bucket is
 }
 
 const (
@@ -70,6 +72,9 @@ func (n *Node) save(b *Box, phase doze.Phase, message string) error {
 		Booted: phase != doze.Starting, Disabled: phase == doze.Disabled, Archived: phase == doze.Archived,
 		Blockers: b.checkpoint.noted, Drives: mountsToSave(b.mounted()), Back: b.setback(),
 	}
+	b.mu.Lock()
+	r.Absent, r.Copied = b.absent, b.copied
+	b.mu.Unlock()
 	if phase == doze.Failed {
 		r.Failed = cmp.Or(message, phase.String())
 	}
@@ -194,10 +199,13 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	b.made.image = r.Image
 	b.entry.of(&r.Image, &b.order)
 	b.checkpoint.adopt(r)
+	b.absent, b.copied = r.Absent, r.Copied
 	n.openDrives(b, savedMounts(r.Drives))
 	switch {
 	case r.Archived:
 		_, err = os.Stat(n.filesName(uid))
+	case r.Absent != nil:
+		n.wanted.Ring()
 	case r.Failed == "":
 		if b.machine, err = b.find(ctx); ctx.Err() != nil {
 			b.life.end(context.Cause(ctx))
@@ -207,6 +215,15 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	back := ""
 	if err == nil && b.machine != nil {
 		back = b.checkpoint.fallBack(b.machine, time.Now()) // save writes it down
+	}
+	if back != "" || errors.Is(err, machine.ErrGone) {
+		var made time.Time // of what is left here
+		if back != "" {
+			made = b.machine.WentBack()
+		}
+		if newer := b.resort(made, time.Now()); newer != "" {
+			back, err = newer, nil
+		}
 	}
 	phase, message := adopted(r, b.machine, back, err)
 	b.state.Adopt(phase, message)
@@ -251,7 +268,7 @@ func adopted(r saved, m machine.Machine, back string, err error) (phase doze.Pha
 		return doze.Disabled, ""
 	case back != "":
 		return doze.Standby, "the host restarted, or its processes were killed while no dozed ran; " + back
-	case err == nil && m.Tier() == machine.Awake:
+	case err == nil && m != nil && m.Tier() == machine.Awake:
 		return doze.Running, ""
 	default:
 		return doze.Standby, ""

@@ -166,8 +166,9 @@ func (n *Node) recount() {
 func (b *Box) account() {
 	b.mu.Lock()
 	m := b.machine
+	soon := b.absent != nil && b.absent.Ran
 	b.mu.Unlock()
-	if m == nil || m.Tier() >= machine.Swapped {
+	if !soon && (m == nil || m.Tier() >= machine.Swapped) {
 		b.n.reservations.release(b.made.config.ID)
 		return
 	}

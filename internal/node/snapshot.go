@@ -25,7 +25,7 @@ type savedSnapshot struct {
 	Image  Image  `json:"image"`
 	fixed
 	Bytes int64     `json:"bytes"`       // on disk
-	At    time.Time `json:"at,omitzero"` // when it was made; of copies for other nodes
+	At    time.Time `json:"at,omitzero"` // of when the memory is; of copies for other nodes
 }
 
 // fixed is what a snapshot fixes of a machine: each that goes on from it has the same.
@@ -117,7 +117,7 @@ func (b *Box) copyHeld(ctx context.Context, k *snapshots, id string) (s savedSna
 	if err := b.precopy(ctx, m); err != nil && ctx.Err() == nil {
 		slog.WarnContext(ctx, "a sandbox stands still while all its memory is copied", "sandbox", uid, "err", err)
 	}
-	s = savedSnapshot{ID: id, Driver: b.made.config.Driver, Image: b.made.image, fixed: fixedOf(&b.made.config), At: time.Now()}
+	s = savedSnapshot{ID: id, Driver: b.made.config.Driver, Image: b.made.image, fixed: fixedOf(&b.made.config), At: b.since(m)}
 	freeze := func() (func(), error) {
 		return b.freeze("it could not go on after a snapshot, and sleeps until the next request")
 	}
@@ -135,6 +135,16 @@ func (b *Box) copyHeld(ctx context.Context, k *snapshots, id string) (s savedSna
 		return s, doze.Wrap(err, doze.Conflict, "the sandbox's processes ended while it was copied: see its events, and take the snapshot again when it runs")
 	}
 	return s, missing("the sandbox cannot be copied", err)
+}
+
+// since returns from when on the memory of a machine is as it is now.
+func (b *Box) since(m machine.Machine) time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if m.Tier() == machine.Awake || b.state.Is(doze.Running) {
+		return time.Now()
+	}
+	return b.asleep
 }
 
 // copyable is a Conflict if a copy of the machine would leave something out.
@@ -289,6 +299,11 @@ func (k *snapshots) read(id string) (s savedSnapshot, err error) {
 	if err != nil {
 		return s, err
 	}
+	return parseSnapshot(raw, id)
+}
+
+// parseSnapshot reads the record of a snapshot. One that cannot be ours is errDamaged.
+func parseSnapshot(raw []byte, id string) (s savedSnapshot, err error) {
 	if err := json.Unmarshal(raw, &s); err != nil {
 		return s, fmt.Errorf("%w: %w", errDamaged, err)
 	}

@@ -112,6 +112,9 @@ type travelled struct {
 }
 
 func (s *shelf) Lend(ctx context.Context, id string, read func(context.Context, string) error) error {
+	if s.Owner(id) != "" {
+		return doze.Errorf(doze.Unavailable, "it is in use")
+	}
 	dir, err := os.MkdirTemp("", "shelf-")
 	if err != nil {
 		return err
@@ -356,7 +359,8 @@ func TestCopyHasVolumes(t *testing.T) {
 		in, err := p.Incoming("a")
 		p.done(err)
 		p.done(os.Rename(away, in))
-		p.done(p.Revive(ctx, withVolumes("a"), needs, time.Time{}))
+		_, err = p.ReviveNow(ctx, withVolumes("a"), needs, time.Time{})
+		p.done(err)
 		if diff := cmp.Diff([]string{"kept", "passing-a-1"}, h.shelf.of("a")); diff != "" {
 			t.Errorf("what goes on has (-want +got):\n%s", diff)
 		}

@@ -161,10 +161,17 @@ func (b *Box) release() {
 
 // wake resumes the machine and wakes everybody who waits for it.
 func (b *Box) wake(try *attempt, port uint16) {
+	defer try.trace.Leave()
+	arrived := b.arrive(trace.With(b.life, try.trace)) // as long as it takes
 	ctx, cancel := context.WithTimeout(trace.With(b.life, try.trace), wakeTimeout)
 	defer cancel()
-	defer try.trace.Leave()
-	var from machine.Tier
+	from := machine.OnDisk
+	if arrived != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.awoke(try, from, arrived)
+		return
+	}
 	b.change(ctx, func(m machine.Machine) error {
 		from = m.Tier()
 		try.trace.Comes(from.String())
@@ -180,20 +187,45 @@ func (b *Box) wake(try *attempt, port uint16) {
 		err := m.Resume(ctx)
 		failpoint.Pass(failpoint.Woke, b.order.UID)
 		if err == nil { // nothing is asked, unless the rules changed meanwhile or the node has started since
+			b.introduceHere(ctx, m)
 			b.informLater(ctx, agentOf(ctx, m))
 		}
 		return err
-	}, func(err error) {
-		took := b.wakes.end(time.Now())
-		b.n.Woke(from, took, err)
-		b.spent.woke(from, took, err)
-		try.err = b.woken(err, from, took)
-		if err != nil {
-			try.trace.Fail(told(try.err))
-		}
-		try.trace.Pass()
-		close(try.done)
-	})
+	}, func(err error) { b.awoke(try, from, err) })
+}
+
+// awoke ends a wake. Preconditions: mu is held.
+func (b *Box) awoke(try *attempt, from machine.Tier, err error) {
+	took := b.wakes.end(time.Now())
+	b.n.Woke(from, took, err)
+	b.spent.woke(from, took, err)
+	try.err = b.woken(err, from, took)
+	if err != nil {
+		try.trace.Fail(told(try.err))
+	}
+	try.trace.Pass()
+	close(try.done)
+}
+
+// introduceHere tells the agent of a box that came from another node what is different
+// here. A later process of the node knows no variables of the order, and leaves the agent
+// as it is. Preconditions: the turn is held.
+func (b *Box) introduceHere(ctx context.Context, m machine.Machine) {
+	if !b.stranger {
+		return
+	}
+	o := b.order
+	o.Network = b.rules.network()
+	in, err := b.n.identity(b, o)
+	if err == nil {
+		err = introduce(ctx, agentOf(ctx, m), m, in)
+	}
+	if err != nil {
+		slog.WarnContext(ctx, "an agent does not know that its sandbox is on another node", "sandbox", b.order.UID, "err", err)
+		return
+	}
+	b.stranger = false
+	b.rules.told(b.n.networkEnvironment(o.Network))
 }
 
 // woken takes note of how a wake ended, and returns what to tell who waited. If
@@ -207,7 +239,7 @@ func (b *Box) woken(err error, from machine.Tier, took time.Duration) error {
 		if b.machine != nil { // its processes may have ended just before
 			if lost := b.checkpoint.fallBack(b.machine, time.Now()); lost != "" {
 				b.note("its machine ended by itself; " + lost)
-				b.life.spawn(b.saveSetback)
+				b.life.spawn(b.writeDown)
 			}
 		}
 		b.sinking.tried.Wake()
@@ -217,7 +249,17 @@ func (b *Box) woken(err error, from machine.Tier, took time.Duration) error {
 		}
 		return b.move(doze.Woken, "")
 	case errors.Is(err, machine.ErrGone):
+		if lost := b.resort(time.Time{}, time.Now()); lost != "" {
+			b.life.spawn(b.writeDown)
+			return b.move(doze.Stayed, goneMessage+"; "+lost)
+		}
 		return b.move(doze.Broke, goneMessage)
+	case errors.Is(err, machine.ErrDamaged) && !b.received && b.state.Is(doze.Waking):
+		if lost := b.resort(time.Time{}, time.Now()); lost != "" {
+			slog.Error("a checkpoint cannot be run", "sandbox", b.order.UID, "tier", from.String(), "err", err)
+			b.life.spawn(b.writeDown)
+			return b.move(doze.Stayed, "its checkpoint cannot be run; "+lost)
+		}
 	case b.life.Err() != nil:
 		return errors.Join(b.move(doze.Stayed, ""), context.Cause(b.life))
 	}

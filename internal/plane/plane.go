@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -79,17 +81,27 @@ func Open(ctx context.Context, s settings.Settings, quotas *quota.Book) (_ *Plan
 // standbyEvery is how often a control that stands by asks whether the database is free.
 const standbyEvery = time.Second
 
-// OpenWhenFree is Open. If another control has the database, and the settings say so, it
-// waits for that to end.
+// OpenWhenFree is Open. If another control has the database, or the database is away, and the
+// settings say so, it waits for that to end.
 func OpenWhenFree(ctx context.Context, s settings.Settings, quotas *quota.Book) (*Plane, error) {
-	for said := false; ; {
+	key := instance.SealFile(s.Data)
+	_, missing := os.Lstat(key)
+	for said := ""; ; {
 		p, err := Open(ctx, s, quotas)
-		if err == nil || !s.Standby || !errors.Is(err, store.ErrTaken) {
+		taken := errors.Is(err, store.ErrTaken)
+		switch {
+		case err == nil || !s.Standby || !taken && doze.Public(err).Kind != doze.Unavailable:
 			return p, err
+		case taken && errors.Is(missing, fs.ErrNotExist):
+			return nil, errors.Join(fmt.Errorf("this control could read no secret of the one that is active: copy %s from there first", filepath.Base(key)), os.Remove(key))
 		}
-		if !said {
-			slog.InfoContext(ctx, "another control is active: standing by")
-			said = true
+		why := "the records are out of reach"
+		if taken {
+			why = "another control is active"
+		}
+		if why != said {
+			slog.InfoContext(ctx, "standing by", "why", why)
+			said = why
 		}
 		t := time.NewTimer(standbyEvery)
 		select {

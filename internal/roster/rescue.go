@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// movesMost is how many sandboxes come to other nodes at a time: each is read from the
-	// bucket, and takes a processor for a moment.
-	movesMost = 8
+	// movesMost is how many sandboxes get other nodes at a time: each waits for a few
+	// answers of the bucket.
+	movesMost = 16
 	// rescueEvery is how soon a sandbox is tried again that could not begin elsewhere.
 	rescueEvery = 5 * time.Second
 	// partTime is how long a move waits for requests to a sandbox to end.
@@ -94,7 +94,7 @@ func each(ctx context.Context, all []control.Lodger, do func(control.Lodger) err
 
 // bring begins a sandbox elsewhere whose node is lost, or completes that.
 func (r *Roster) bring(ctx context.Context, l control.Lodger) error {
-	return r.Control.InTurn(ctx, l, func(ctx context.Context, o fleet.Order, used time.Time) error {
+	return r.Control.InTurn(ctx, l, func(ctx context.Context, o fleet.Order, last control.Use) error {
 		from, put := r.Crew.Of(crew.Machine, o.UID), r.take
 		switch lost, pending, parting := r.unsettled(); {
 		case lost[from]:
@@ -105,7 +105,7 @@ func (r *Roster) bring(ctx context.Context, l control.Lodger) error {
 		default:
 			return nil // its node came back
 		}
-		err := r.settle(ctx, o, used, from, "", put)
+		err := r.settle(ctx, o, last, from, "", put)
 		switch {
 		case err == nil && r.Crew.Of(crew.Machine, o.UID) != from:
 			r.tally.resumed.Add(1)
@@ -130,7 +130,7 @@ func (r *Roster) give(ctx context.Context, machine, _, to string) (taken bool, e
 // is to, if that is named. The first other place is recorded by put, which may find that the
 // sandbox stays where it is. A node that does not answer may have begun it. The node is asked
 // again, and no other one is until it is lost.
-func (r *Roster) settle(ctx context.Context, o fleet.Order, used time.Time, from, to string, put putter) error {
+func (r *Roster) settle(ctx context.Context, o fleet.Order, last control.Use, from, to string, put putter) error {
 	w := placement.Want{Memory: o.Memory, Disk: o.Storage, Not: []string{from}, On: to}
 	for _, v := range o.Volumes {
 		w.Disk += v.Size
@@ -149,13 +149,14 @@ func (r *Roster) settle(ctx context.Context, o fleet.Order, used time.Time, from
 				return err
 			}
 			at, put = next, r.give
+			r.Crew.Expect(o.UID, o.Memory)
 		}
 		if r.purges(at, o.UID) {
 			return doze.Errorf(doze.Unavailable, "the node %s removes an older copy of the sandbox first", at)
 		}
 		err := r.follow(ctx, &o)
 		if err == nil {
-			_, err = r.Crew.Revive(ctx, o, used)
+			_, err = r.Crew.Revive(ctx, o, last.At, last.Ran)
 		}
 		if errors.Is(err, fleet.ErrFull) {
 			w.Not, from = append(w.Not, at), at
@@ -185,7 +186,7 @@ func (r *Roster) pend(machine string, is bool) {
 // Move moves a sandbox that runs or sleeps to another node, or to the one that is named.
 // Requests to it wait meanwhile.
 func (r *Roster) Move(ctx context.Context, l control.Lodger, to string) error {
-	return r.Control.InTurn(ctx, l, func(ctx context.Context, o fleet.Order, _ time.Time) error {
+	return r.Control.InTurn(ctx, l, func(ctx context.Context, o fleet.Order, last control.Use) error {
 		from := r.Crew.Of(crew.Machine, o.UID)
 		if from == to {
 			return nil
@@ -202,7 +203,7 @@ func (r *Roster) Move(ctx context.Context, l control.Lodger, to string) error {
 			return errors.Join(notHere(err), r.stay(context.WithoutCancel(ctx), o.UID))
 		}
 		// From here on the record of its place says which node has it, even if control ends.
-		err := r.settle(ctx, o, time.Time{}, from, to, r.give)
+		err := r.settle(ctx, o, control.Use{Ran: last.Ran}, from, to, r.give) // nothing is lost
 		if r.Crew.Of(crew.Machine, o.UID) == from {
 			r.tally.stayed.Add(1)
 			return errors.Join(err, r.stay(context.WithoutCancel(ctx), o.UID))

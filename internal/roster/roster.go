@@ -48,7 +48,7 @@ type Control interface {
 	// Lodgers, LodgerNamed and InTurn are as [control.Link] says.
 	Lodgers(ctx context.Context, at func(machine string) bool) ([]control.Lodger, error)
 	LodgerNamed(ctx context.Context, workspace, name string) (control.Lodger, error)
-	InTurn(ctx context.Context, of control.Lodger, do func(ctx context.Context, o fleet.Order, used time.Time) error) error
+	InTurn(ctx context.Context, of control.Lodger, do func(ctx context.Context, o fleet.Order, last control.Use) error) error
 }
 
 // Config is what a [Roster] works with.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -23,17 +24,22 @@ const (
 	// pauseAfter, and are on disk diskAfter later.
 	visitEvery, pauseAfter, diskAfter, copyAfter = 300 * time.Millisecond, "1s", "1s", "1s"
 	// goodTime is how long a fleet works between two faults, at least: sandboxes sleep, and are copied.
-	goodTime = 6 * time.Second
+	goodTime = 4 * time.Second
+	// atOnceMost is how many faults a round has, at most.
+	atOnceMost = 4
+	// everTime bounds an answer while a fault is none of the business of sandboxes.
+	everTime = 10 * time.Second
 	// ripeTime bounds the time until there are first copies.
-	ripeTime = time.Minute
+	ripeTime = 4 * time.Minute
 )
 
 // options say what a run does.
 type options struct {
 	seed      uint64
-	faults    int // how many; a pair counts twice
+	faults    int // how many
 	sandboxes int
 	only      string // part of the names of faults; empty: all of them
+	times     int    // how often an upgrade restarts each process
 	// each has every kind happen once, in an order at random, before one happens twice.
 	each bool
 	say  func(string)
@@ -42,7 +48,8 @@ type options struct {
 // counts is what a run ends with.
 type counts struct {
 	seed                    uint64
-	faults, pairs           int
+	faults, rounds          int
+	asked                   int // requests during a fault that is none of the business of sandboxes
 	kinds                   map[string]int
 	rewinds                 int
 	writes, lost            uint64
@@ -54,9 +61,10 @@ type counts struct {
 
 func (c counts) String() string {
 	lines := []string{
-		fmt.Sprintf("seed %d: %d faults, %d pairs of them, in %s", c.seed, c.faults, c.pairs, c.overWith.Round(time.Second)),
+		fmt.Sprintf("seed %d: %d faults, some at a time in %d rounds, in %s", c.seed, c.faults, c.rounds, c.overWith.Round(time.Second)),
 		fmt.Sprintf("%d writes; %d returns to a checkpoint, which lost %d writes; %d sandboxes went to other nodes", c.writes, c.rewinds, c.lost, c.moved),
 		fmt.Sprintf("after a fault: all nodes ready after %s at most, each sandbox answers after %s at most", c.slowestSettle.Round(time.Millisecond), c.slowest.Round(time.Millisecond)),
+		fmt.Sprintf("%d requests while control, the records, the bucket or an edge failed alone; they had to be answered", c.asked),
 		fmt.Sprintf("%d wrong", len(c.wrong)),
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.kinds)) {
@@ -92,6 +100,9 @@ func try(ctx context.Context, dir string, o options) (c counts, err error) {
 		err = errors.Join(err, f.close())
 	}()
 	t := &trial{options: o, f: f, dice: rand.New(rand.NewPCG(o.seed, 0)), counts: counts{seed: o.seed, kinds: map[string]int{}}} //nolint:gosec // G404: not a secret
+	if len(t.kinds(false)) == 0 {
+		return c, fmt.Errorf("no fault has %q in its name", o.only)
+	}
 	t.recorder = newRecorder(o.say)
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(hostAddress, recorderPort))
 	if err != nil {
@@ -112,6 +123,11 @@ func try(ctx context.Context, dir string, o options) (c counts, err error) {
 	t.visitors(ctx, &tasks)
 	for t.counts.faults < o.faults && err == nil && ctx.Err() == nil && !t.lost.Load() && len(t.counts.wrong) < faultsMax {
 		err = t.round(ctx)
+	}
+	if t.lost.Load() { // what each process waits for is in its log then
+		for _, name := range slices.Concat(controlNames(), nodeNames()) {
+			err = errors.Join(err, f.leave(name, syscall.SIGQUIT))
+		}
 	}
 	for _, w := range t.witnesses {
 		t.counts.writes += t.recorder.last(w.name)
@@ -136,39 +152,43 @@ func (t *trial) visitors(ctx context.Context, tasks *sync.WaitGroup) {
 	}
 }
 
-// choose returns the faults of one round.
+// choose returns the faults of one round. Those of a kind that is to be alone are alone.
 func (t *trial) choose() (chosen []fault) {
-	many := 1
-	if t.dice.IntN(3) == 0 {
-		many = 2
-	}
+	many := min(1+t.dice.IntN(atOnceMost), t.faults-t.counts.faults)
 	for range 100 { // two faults may not be on the same host
-		kind := harm[t.dice.IntN(len(harm))]
-		least := slices.Min(t.times())
-		if !strings.Contains(kind.name, t.only) || t.each && t.counts.kinds[kind.name] > least {
-			continue
+		kinds := t.kinds(len(chosen) > 0)
+		if len(kinds) == 0 {
+			break
 		}
-		one := kind.make(t.f, nodeName(t.dice.IntN(nodes)), t.dice)
-		if len(chosen) > 0 && chosen[0].on == one.on {
+		k := kinds[t.dice.IntN(len(kinds))]
+		one := k.make(t.f, nodeName(t.dice.IntN(nodes)), t.dice)
+		one.meanwhile = k.meanwhile
+		if slices.ContainsFunc(chosen, func(o fault) bool { return o.on == one.on }) {
 			continue
 		}
 		chosen = append(chosen, one)
-		t.counts.kinds[kind.name]++
-		if len(chosen) == many {
+		t.counts.kinds[k.name]++
+		if len(chosen) == many || k.alone() {
 			break
 		}
 	}
 	return chosen
 }
 
-// times is how often each kind was chosen.
-func (t *trial) times() (all []int) {
-	for _, kind := range harm {
-		if strings.Contains(kind.name, t.only) {
-			all = append(all, t.counts.kinds[kind.name])
+// kinds are those of which the next fault may be, perhaps one of several in its round.
+func (t *trial) kinds(together bool) (all []kind) {
+	for _, k := range harm {
+		if strings.Contains(k.name, t.only) {
+			all = append(all, k)
 		}
 	}
-	return all
+	least := t.faults
+	for _, k := range all {
+		least = min(least, t.counts.kinds[k.name])
+	}
+	return slices.DeleteFunc(all, func(k kind) bool {
+		return t.each && t.counts.kinds[k.name] > least || together && k.alone()
+	})
 }
 
 // round has one fault happen, or two, and looks at everything after that.
@@ -180,17 +200,21 @@ func (t *trial) round(ctx context.Context) error {
 	}
 	what := strings.Join(names, " + ")
 	pause(ctx, goodTime+time.Duration(t.dice.Int64N(int64(time.Second))))
-	t.say(fmt.Sprintf("%d: %s", t.counts.faults+1, what))
+	t.say(fmt.Sprintf("%d of %d, %d wrong: %s", t.counts.faults+len(chosen), t.faults, len(t.counts.wrong), what))
 	before := t.places()
-	if err := t.f.suffer(ctx, chosen, time.Duration(t.dice.Int64N(int64(2*nodeLease)))); err != nil {
+	heard := t.meanwhile(ctx, chosen)
+	err := t.f.suffer(ctx, chosen, time.Duration(t.dice.Int64N(int64(2*nodeLease)))/time.Duration(len(chosen)))
+	for _, text := range heard() {
+		text = fmt.Sprintf("during %s: %s", what, text)
+		t.say("WRONG: " + text)
+		t.counts.wrong = append(t.counts.wrong, text)
+	}
+	if err != nil {
 		return err
 	}
-	t.counts.faults += len(chosen)
-	if len(chosen) > 1 {
-		t.counts.pairs++
-	}
+	t.counts.faults, t.counts.rounds = t.counts.faults+len(chosen), t.counts.rounds+1
 	over := time.Now()
-	if err := t.f.settle(ctx, readyTime); err != nil {
+	if err := t.f.settle(ctx); err != nil {
 		return fmt.Errorf("after %s: %w", what, err)
 	}
 	t.counts.slowestSettle = max(t.counts.slowestSettle, time.Since(over))
@@ -230,6 +254,48 @@ func (t *trial) round(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// meanwhile asks all sandboxes while a fault lasts that is none of their business, until heard is
+// called. That returns what is wrong.
+func (t *trial) meanwhile(ctx context.Context, chosen []fault) (heard func() []string) {
+	if chosen[0].meanwhile == anything {
+		return func() []string { return nil }
+	}
+	ctx, stop := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	var mu sync.Mutex
+	var wrong []string
+	asked := 0
+	for _, w := range t.witnesses {
+		tasks.Go(func() {
+			for pause(ctx, visitEvery) {
+				bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), everTime)
+				began := time.Now()
+				visit := func() error {
+					_, err := t.f.visit(bounded, w, false)
+					return err
+				}
+				err := visit()
+				if err != nil && chosen[0].meanwhile == soon {
+					err = until(bounded, everTime, visit)
+				}
+				cancel()
+				mu.Lock()
+				asked++
+				if err != nil && len(wrong) < faultsMax {
+					wrong = append(wrong, fmt.Sprintf("%s did not answer at %s, for %s: %v", w.name, began.Format(clockForm), time.Since(began).Round(time.Millisecond), err))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	return func() []string {
+		stop()
+		tasks.Wait()
+		t.counts.asked += asked
+		return wrong
+	}
 }
 
 // examine waits until a sandbox answers, and returns what is wrong with it.

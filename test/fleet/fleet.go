@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,24 +30,28 @@ import (
 )
 
 const (
-	// nodes is how many a fleet has, and edges.
-	nodes, edges = 3, 2
-	// nodeLease is that of a fleet: short, so that many faults fit into an hour.
-	nodeLease = 4 * time.Second
+	// nodes is how many a fleet has, and controls and edges.
+	nodes, controls, edges = 3, 2, 2
 	// readyTime bounds the start of a fleet, and of a node after a fault.
 	readyTime = 2 * time.Minute
 	// stopTime is what processes get to end by themselves.
 	stopTime = 30 * time.Second
 	poll     = 50 * time.Millisecond
 
-	controlPort, nodePort, edgePort, bucketPort, recorderPort = "7911", "7921", "7960", "7970", "7980"
+	controlPort, nodePort, edgePort, previewPort, bucketPort, recorderPort = "7911", "7921", "7960", "7961", "7970", "7980"
+	// objectsPort is where the bucket is, behind its gate.
+	objectsPort, recordsPort = "7971", "5432"
 
 	accessKey, secretKey = "fleet", "canary-of-the-fleet-51c0"
 
-	controlHost, bucketHost = "control", "bucket"
+	controlHost, standbyHost, bucketHost, recordsHost = "control", "standby", "bucket", "records"
 )
 
-// A process is a role of the fleet, or the bucket.
+// nodeLease is that of a fleet: short, so that many faults fit into an hour. A host that others
+// keep busy needs a longer one.
+var nodeLease = 4 * time.Second
+
+// A process is a role of the fleet, the bucket, or the database server.
 type process struct {
 	host    string
 	program string
@@ -57,13 +62,17 @@ type process struct {
 	ended chan struct{}
 }
 
-// A fleet is a control, nodes, edges and a bucket, each on a host of its own.
+// A fleet is two controls, nodes, edges, a bucket and a database server, each on a host of
+// its own.
 type fleet struct {
-	wire  *wire
-	dir   string // for all data
-	run   string // for run state, in memory
-	bin   string
-	extra []string // more flags of nodes
+	wire    *wire
+	gate    *gate  // before the bucket
+	dir     string // for all data
+	records string // for the database
+	run     string // for run state, in memory
+	bin     string
+	extra   []string // more flags of nodes
+	turn    atomic.Uint64
 
 	all map[string]*process // by name
 	ids map[string]string   // ids of nodes, by name
@@ -75,6 +84,9 @@ type fleet struct {
 
 func nodeName(i int) string { return "node" + strconv.Itoa(i) }
 func edgeName(i int) string { return "edge" + strconv.Itoa(i) }
+
+// controlNames are those of both controls. The first one is active at first.
+func controlNames() []string { return []string{controlHost, standbyHost} }
 
 func nodeNames() (names []string) {
 	for i := range nodes {
@@ -113,7 +125,10 @@ func start(ctx context.Context, dir string, extra ...string) (f *fleet, err erro
 	if err := f.plan(ctx); err != nil {
 		return f, err
 	}
-	for _, name := range slices.Concat([]string{bucketHost, controlHost}, nodeNames()[:1]) {
+	if err := errors.Join(f.begin(bucketHost), f.begin(recordsHost), f.recorded(ctx)); err != nil {
+		return f, err
+	}
+	for _, name := range []string{controlHost, nodeName(0)} {
 		if err := f.begin(name); err != nil {
 			return f, err
 		}
@@ -131,17 +146,20 @@ func start(ctx context.Context, dir string, extra ...string) (f *fleet, err erro
 	if err := until(ctx, readyTime, f.readKey); err != nil {
 		return f, fmt.Errorf("%w: %s", err, f.tail(controlHost))
 	}
+	if err := errors.Join(f.copyFile("seal.key", controlHost, standbyHost), f.begin(standbyHost)); err != nil {
+		return f, err
+	}
 	f.http = &http.Client{Transport: &http.Transport{DialContext: f.dialEdge, MaxIdleConnsPerHost: 64}}
 	if f.client, err = client.New(client.Config{Address: f.url(), Key: f.key, Transport: f.http.Transport}); err != nil {
 		return f, err
 	}
-	return f, f.settle(ctx, readyTime)
+	return f, f.settle(ctx)
 }
 
 // plug makes the hosts.
 func (f *fleet) plug(ctx context.Context) error {
 	last := 10
-	for _, name := range slices.Concat([]string{controlHost, bucketHost}, edgeNames(), nodeNames()) {
+	for _, name := range slices.Concat(controlNames(), []string{bucketHost, recordsHost}, edgeNames(), nodeNames()) {
 		if err := f.wire.plug(ctx, name, fmt.Sprintf("%s.%d", subnet, last)); err != nil {
 			return err
 		}
@@ -155,6 +173,9 @@ func (f *fleet) at(host, port string) string { return net.JoinHostPort(f.wire.ho
 
 // url is the public address: that of the first edge. All of them answer to it.
 func (f *fleet) url() string { return "http://" + f.at(edgeName(0), edgePort) }
+
+// previewURL is the same for previews.
+func (f *fleet) previewURL() string { return "http://" + f.at(edgeName(0), previewPort) }
 
 func (f *fleet) data(name string) string { return filepath.Join(f.dir, name) }
 
@@ -175,16 +196,29 @@ func (f *fleet) plan(ctx context.Context) error {
 	add := func(name, program string, args ...string) {
 		f.all[name] = &process{host: name, program: program, args: args, log: filepath.Join(f.dir, name+".log")}
 	}
-	add(bucketHost, filepath.Join(f.bin, "versitygw"), "--quiet", "--port", f.at(bucketHost, bucketPort), "--access", accessKey, "--secret", secretKey, "posix", objects)
+	add(bucketHost, filepath.Join(f.bin, "versitygw"), "--quiet", "--port", f.at(bucketHost, objectsPort), "--access", accessKey, "--secret", secretKey, "posix", objects)
+	if f.gate, err = f.wire.openGate(ctx, bucketHost, bucketPort, objectsPort); err != nil {
+		return err
+	}
+	if err := f.planRecords(ctx); err != nil {
+		return err
+	}
 	remote := []string{"--remote", "http://" + f.at(bucketHost, bucketPort) + "/checkpoints", "--remote-credentials", credentials}
-	control := "https://" + f.at(controlHost, controlPort)
+	var controls []string
+	for _, name := range controlNames() {
+		controls = append(controls, "https://"+f.at(name, controlPort))
+	}
 	role := func(role, name string, args ...string) {
 		add(name, dozed, slices.Concat([]string{
-			role, "--data", f.data(name), "--run", filepath.Join(f.run, name), "--control", control, "--fleet-keys", keys,
+			role, "--data", f.data(name), "--run", filepath.Join(f.run, name), "--control", strings.Join(controls, ","), "--fleet-keys", keys,
 		}, args)...)
 	}
-	role("control", controlHost, append(remote, "--control-listen", f.at(controlHost, controlPort), "--public-url", f.url(),
-		"--lease", nodeLease.String(), "--lease-grace", nodeLease.String(), "--key-requests", "0", "--quotas", "sandboxes=1000")...)
+	for _, name := range controlNames() {
+		role("control", name, slices.Concat(remote, []string{
+			"--standby", "--database", f.database(), "--control-listen", f.at(name, controlPort), "--public-url", f.url(), "--preview-url", f.previewURL(),
+			"--lease", nodeLease.String(), "--lease-grace", nodeLease.String(), "--key-requests", "0", "--quotas", "sandboxes=1000",
+		})...)
+	}
 	for _, name := range nodeNames() {
 		role("node", name, slices.Concat(remote, []string{
 			"--node-listen", f.at(name, nodePort), "--cgroup", f.cgroup(name), "--images-dir", testkit.Images, "--swap", "off",
@@ -192,7 +226,7 @@ func (f *fleet) plan(ctx context.Context) error {
 		}, f.extra)...)
 	}
 	for _, name := range edgeNames() {
-		role("edge", name, "--listen", f.at(name, edgePort), "--public-url", f.url(), "--key-requests", "0", "--source-rate", "off")
+		role("edge", name, "--listen", f.at(name, edgePort), "--preview-listen", f.at(name, previewPort), "--public-url", f.url(), "--preview-url", f.previewURL(), "--key-requests", "0", "--source-rate", "off")
 	}
 	return nil
 }
@@ -216,6 +250,18 @@ func (f *fleet) copyKey(from string) error {
 	return err
 }
 
+// copyFile copies a file of the data directory of one process to that of another one.
+func (f *fleet) copyFile(file, from, to string) error {
+	raw, err := os.ReadFile(filepath.Join(f.data(from), file))
+	if err == nil {
+		err = os.MkdirAll(f.data(to), 0o700)
+	}
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(f.data(to), file), raw, 0o600) //nolint:gosec // G703: a directory of ours
+}
+
 func (f *fleet) readKey() error {
 	raw, err := os.ReadFile(filepath.Join(f.data(controlHost), "admin.key"))
 	if f.key = strings.TrimSpace(string(raw)); err == nil && f.key == "" {
@@ -224,14 +270,38 @@ func (f *fleet) readKey() error {
 	return err
 }
 
-// dialEdge reaches one of the edges.
-func (f *fleet) dialEdge(ctx context.Context, _, _ string) (c net.Conn, err error) {
-	for _, name := range edgeNames() {
-		if c, err = new(net.Dialer).DialContext(ctx, "tcp", f.at(name, edgePort)); err == nil {
+// dialEdge reaches one of the edges that let callers in, each in its turn.
+func (f *fleet) dialEdge(ctx context.Context, _, address string) (c net.Conn, err error) {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	names, first := edgeNames(), int(f.turn.Add(1)%edges)
+	for i := range names {
+		if c, err = new(net.Dialer).DialContext(ctx, "tcp", f.at(names[(first+i)%edges], port)); err == nil {
 			return c, nil
 		}
 	}
 	return nil, err
+}
+
+// active is the control that lets others in, or the first one.
+func (f *fleet) active() string {
+	for _, name := range controlNames() {
+		if c, err := (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "tcp", f.at(name, controlPort)); err == nil {
+			_ = c.Close()
+			return name
+		}
+	}
+	return controlHost
+}
+
+// idle is the control that is not active.
+func (f *fleet) idle() string {
+	if f.active() == controlHost {
+		return standbyHost
+	}
+	return controlHost
 }
 
 // begin starts a process, unless it runs.
@@ -383,10 +453,17 @@ func (f *fleet) close() error {
 		f.shoot(name)
 		errs = append(errs, f.unclaim(name), f.teardown(name).Clear())
 	}
+	if f.gate != nil {
+		errs = append(errs, f.gate.close())
+	}
 	if f.wire != nil {
 		errs = append(errs, f.wire.close())
 	}
-	return errors.Join(append(errs, os.RemoveAll(f.run))...)
+	errs = append(errs, os.RemoveAll(f.run))
+	if f.records != "" {
+		errs = append(errs, os.RemoveAll(f.records))
+	}
+	return errors.Join(errs...)
 }
 
 // unclaim removes what a node claims of the images, which all platforms of a host share.
@@ -450,9 +527,15 @@ func (f *fleet) list(ctx context.Context) (map[string]doze.Node, error) {
 	return by, nil
 }
 
-// settle waits until all nodes have joined, and are ready.
-func (f *fleet) settle(ctx context.Context, most time.Duration) error {
-	return until(ctx, most, func() error {
+// settle waits until all nodes have joined, and are ready. A control that ended by itself, since
+// the other one took over, is started again, as systemd does.
+func (f *fleet) settle(ctx context.Context) error {
+	for _, name := range controlNames() {
+		if err := f.begin(name); err != nil {
+			return err
+		}
+	}
+	return until(ctx, readyTime, func() error {
 		bounded, cancel := context.WithTimeout(ctx, askTime)
 		defer cancel()
 		all, err := f.list(bounded)

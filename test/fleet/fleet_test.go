@@ -4,16 +4,28 @@ import (
 	"context"
 	"net"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/dozehq/doze/internal/testkit"
 )
+
+// needsFleet skips a test where no fleet can start.
+func needsFleet(t *testing.T) {
+	t.Helper()
+	if testing.Short() || os.Getuid() != 0 {
+		t.Skip("SKIPPED: real sandboxes need root and time")
+	}
+	if _, err := os.Stat(filepath.Join(testkit.Root(), "bin", "versitygw")); err != nil {
+		t.Skip("SKIPPED: make bin/versitygw builds the server: ", err)
+	}
+}
 
 // TestFaults: whatever fails, a sandbox runs once, tells when it went back, and answers in the
 // end.
 func TestFaults(t *testing.T) {
-	if testing.Short() || os.Getuid() != 0 {
-		t.Skip("SKIPPED: real sandboxes need root and time")
-	}
+	needsFleet(t)
 	const faults = 12
 	c, err := try(t.Context(), t.TempDir(), options{
 		seed: uint64(time.Now().UnixNano()), faults: faults, sandboxes: 4, each: true, say: func(text string) { t.Log(time.Now().Format(clockForm), text) },
@@ -29,9 +41,7 @@ func TestFaults(t *testing.T) {
 
 // TestDrain: nobody notices that a node is drained.
 func TestDrain(t *testing.T) {
-	if testing.Short() || os.Getuid() != 0 {
-		t.Skip("SKIPPED: real sandboxes need root and time")
-	}
+	needsFleet(t)
 	d, err := drain(t.Context(), t.TempDir(), 4, func(text string) { t.Log(text) })
 	t.Log(d)
 	if err != nil {
@@ -42,12 +52,28 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// TestUpgrade: nobody notices that each process of a fleet is restarted, one after the other.
+func TestUpgrade(t *testing.T) {
+	needsFleet(t)
+	u, err := upgrade(t.Context(), t.TempDir(), options{sandboxes: 2, times: 1, say: func(text string) { t.Log(time.Now().Format(clockForm), text) }})
+	t.Log(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"visit", "wake", "exec", "write and read", "preview", "stream", "API read", "API create, delete", "create a sandbox"} {
+		if len(u.took[kind]) == 0 {
+			t.Errorf("nothing of the kind %q was asked", kind)
+		}
+	}
+	if want := controls + nodes + 2*edges; u.steps != want || len(u.failed) > 0 {
+		t.Errorf("%d restarts, want %d; %d requests failed", u.steps, want, len(u.failed))
+	}
+}
+
 // TestVolumes: a volume goes from node to node, and is of the same moment as the memory of its
 // sandbox.
 func TestVolumes(t *testing.T) {
-	if testing.Short() || os.Getuid() != 0 {
-		t.Skip("SKIPPED: real sandboxes need root and time")
-	}
+	needsFleet(t)
 	if err := volumes(t.Context(), t.TempDir(), 0, func(text string) { t.Log(text) }); err != nil {
 		t.Fatal(err)
 	}
@@ -55,9 +81,7 @@ func TestVolumes(t *testing.T) {
 
 // TestSnapshots: a snapshot outlives its node.
 func TestSnapshots(t *testing.T) {
-	if testing.Short() || os.Getuid() != 0 {
-		t.Skip("SKIPPED: real sandboxes need root and time")
-	}
+	needsFleet(t)
 	if err := snapshots(t.Context(), t.TempDir(), func(text string) { t.Log(text) }); err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -17,77 +21,134 @@ type fault struct {
 	last time.Duration
 	do   func(ctx context.Context) error
 	end  func(ctx context.Context) error
+	// meanwhile says what sandboxes do while it lasts. It is that of its kind.
+	meanwhile meanwhile
 }
 
-// harm are the kinds of faults. Each makes one, on a node that was chosen at random.
-var harm = []struct {
-	name string
+// meanwhile is what is asked of sandboxes during a fault.
+type meanwhile int
+
+const (
+	anything meanwhile = iota // they answer after it
+	soon                      // each answers, if callers try again
+	asEver                    // no request fails
+)
+
+// A kind is one of faults.
+type kind struct {
+	name      string
+	meanwhile meanwhile
+	// make returns a fault, on a node that was chosen at random.
 	make func(f *fleet, node string, dice *rand.Rand) fault
-}{
-	{"kill a node, restart it at once", func(f *fleet, node string, _ *rand.Rand) fault {
+}
+
+// alone reports whether nothing else may fail in the round: else the answers of sandboxes would
+// prove nothing.
+func (k kind) alone() bool { return k.meanwhile != anything }
+
+// harm are the kinds of faults.
+var harm = []kind{
+	{"kill a node, restart it at once", anything, func(f *fleet, node string, _ *rand.Rand) fault {
 		return f.deadNode(node, 0)
 	}},
-	{"kill a node, restart it after others have what it had", func(f *fleet, node string, dice *rand.Rand) fault {
+	{"kill a node, restart it after others have what it had", anything, func(f *fleet, node string, dice *rand.Rand) fault {
 		return f.deadNode(node, leases(dice, 1.5))
 	}},
-	{"kill dozed of a node, restart it at once", func(f *fleet, node string, _ *rand.Rand) fault {
+	{"kill dozed of a node, restart it at once", anything, func(f *fleet, node string, _ *rand.Rand) fault {
 		return f.deadRole(node, 0)
 	}},
-	{"kill dozed of a node, restart it later", func(f *fleet, node string, dice *rand.Rand) fault {
+	{"kill dozed of a node, restart it later", anything, func(f *fleet, node string, dice *rand.Rand) fault {
 		return f.deadRole(node, leases(dice, 0.5))
 	}},
-	{"stop dozed of a node for 1.5 leases", func(f *fleet, node string, _ *rand.Rand) fault {
-		return f.stopped(node, justDozed, short)
+	{"stop dozed of a node for 1.5 leases", anything, func(f *fleet, node string, _ *rand.Rand) fault {
+		return f.stopped(node, justDozed, short())
 	}},
-	{"stop dozed of a node for 7 leases", func(f *fleet, node string, _ *rand.Rand) fault {
-		return f.stopped(node, justDozed, long)
+	{"stop dozed of a node for 7 leases", anything, func(f *fleet, node string, _ *rand.Rand) fault {
+		return f.stopped(node, justDozed, long())
 	}},
-	{"stop dozed and the launcher for 1.5 leases", func(f *fleet, node string, _ *rand.Rand) fault {
-		return f.stopped(node, withLauncher, short)
+	{"stop dozed and the launcher for 1.5 leases", anything, func(f *fleet, node string, _ *rand.Rand) fault {
+		return f.stopped(node, withLauncher, short())
 	}},
-	{"stop dozed and the launcher for 7 leases", func(f *fleet, node string, _ *rand.Rand) fault {
-		return f.stopped(node, withLauncher, long)
+	{"stop dozed and the launcher for 7 leases", anything, func(f *fleet, node string, _ *rand.Rand) fault {
+		return f.stopped(node, withLauncher, long())
 	}},
-	{"stop all processes of a node for 1.5 leases", func(f *fleet, node string, _ *rand.Rand) fault {
-		return f.stopped(node, withMachines, short)
+	{"stop all processes of a node for 1.5 leases", anything, func(f *fleet, node string, _ *rand.Rand) fault {
+		return f.stopped(node, withMachines, short())
 	}},
-	{"stop all processes of a node for 7 leases", func(f *fleet, node string, _ *rand.Rand) fault {
-		return f.stopped(node, withMachines, long)
+	{"stop all processes of a node for 7 leases", anything, func(f *fleet, node string, _ *rand.Rand) fault {
+		return f.stopped(node, withMachines, long())
 	}},
-	{"cut a node from control", func(f *fleet, node string, dice *rand.Rand) fault {
-		return f.parted(node, "control", []string{controlHost}, dice)
+	{"stop all processes of a node for up to 45 seconds", anything, func(f *fleet, node string, dice *rand.Rand) fault {
+		return f.stopped(node, withMachines, long()+time.Duration(dice.Int64N(int64(longest-long())+1)).Round(time.Second))
 	}},
-	{"cut a node from the bucket", func(f *fleet, node string, dice *rand.Rand) fault {
+	{"cut a node from control", anything, func(f *fleet, node string, dice *rand.Rand) fault {
+		return f.parted(node, "control", controlNames(), dice)
+	}},
+	{"cut a node from the bucket", anything, func(f *fleet, node string, dice *rand.Rand) fault {
 		return f.parted(node, "the bucket", []string{bucketHost}, dice)
 	}},
-	{"cut a node from the edges", func(f *fleet, node string, dice *rand.Rand) fault {
+	{"cut a node from the edges", anything, func(f *fleet, node string, dice *rand.Rand) fault {
 		return f.parted(node, "the edges", edgeNames(), dice)
 	}},
-	{"cut a node from all", func(f *fleet, node string, dice *rand.Rand) fault {
-		return f.parted(node, "all", slices.Concat([]string{controlHost, bucketHost}, edgeNames()), dice)
+	{"cut a node from all", anything, func(f *fleet, node string, dice *rand.Rand) fault {
+		return f.parted(node, "all", slices.Concat(controlNames(), []string{bucketHost}, edgeNames()), dice)
 	}},
-	{"kill control, restart it at once", func(f *fleet, _ string, _ *rand.Rand) fault {
-		return f.deadRole(controlHost, 0)
+	{"kill the active control, restart it at once", asEver, func(f *fleet, _ string, _ *rand.Rand) fault {
+		return f.deadRole(f.active(), 0)
 	}},
-	{"kill control, restart it later", func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.deadRole(controlHost, leases(dice, 0.5))
+	{"kill the active control, restart it later", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRole(f.active(), leases(dice, 0.5))
 	}},
-	{"stop control for 2 leases", func(f *fleet, _ string, _ *rand.Rand) fault {
-		return f.stopped(controlHost, justDozed, 2*nodeLease)
+	{"kill the control that stands by, restart it later", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRole(f.idle(), leases(dice, 0.5))
 	}},
-	{"kill the bucket, restart it later", func(f *fleet, _ string, dice *rand.Rand) fault {
+	{"stop the active control for 2 leases", anything, func(f *fleet, _ string, _ *rand.Rand) fault {
+		return f.stopped(f.active(), justDozed, 2*nodeLease)
+	}},
+	{"kill both controls, restart them later", anything, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadControls(leases(dice, 0.5))
+	}},
+	{"stop PostgreSQL, start it later", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRecords("stop", syscall.SIGINT, leases(dice, 0.2)/2) // sandboxes stand still when control grants no leases
+	}},
+	{"kill PostgreSQL, start it later", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRecords("kill", syscall.SIGQUIT, leases(dice, 0.2)/2)
+	}},
+	{"stop PostgreSQL for longer than control grants leases", anything, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRecords("stop", syscall.SIGINT, 4*nodeLease+leases(dice, 0))
+	}},
+	{"kill the bucket, restart it later", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
 		return f.deadRole(bucketHost, leases(dice, 0.5))
 	}},
-	{"stop the bucket", func(f *fleet, _ string, dice *rand.Rand) fault {
+	{"kill the bucket while other things fail", anything, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRole(bucketHost, leases(dice, 0.5))
+	}},
+	{"stop the bucket", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
 		return f.stopped(bucketHost, justDozed, leases(dice, 0.5))
 	}},
-	{"the bucket is slow", func(f *fleet, _ string, dice *rand.Rand) fault {
+	{"the bucket gets little time", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
 		return f.slow(bucketHost, leases(dice, 1))
+	}},
+	{"the bucket answers 503", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.gated("answers 503", gateRefuses, leases(dice, 0.5))
+	}},
+	{"the bucket answers late", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.gated("answers late", gateWaits, leases(dice, 1))
+	}},
+	{"kill dozed of an edge, restart it at once", soon, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadRole(edgeName(dice.IntN(edges)), 0)
+	}},
+	{"kill an edge, restart it later", soon, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.deadEdge(edgeName(dice.IntN(edges)), leases(dice, 0.5))
 	}},
 }
 
-// short and long are for how long processes of a node are stopped.
-const short, long = nodeLease * 3 / 2, nodeLease * 7
+// longest is for how long processes of a node are stopped, at most.
+const longest = 45 * time.Second
+
+// short and long are for how long they are usually stopped.
+func short() time.Duration { return nodeLease * 3 / 2 }
+func long() time.Duration  { return min(nodeLease*7, longest) }
 
 // leasesMost is the longest time of most faults, in leases.
 const leasesMost = 3
@@ -112,6 +173,62 @@ func (f *fleet) deadRole(name string, last time.Duration) fault {
 		name: fmt.Sprintf("kill the process of %s, and start it after %s", name, last), on: name, last: last,
 		do:  func(context.Context) error { return f.kill(name) },
 		end: func(context.Context) error { return f.begin(name) },
+	}
+}
+
+// deadControls is a time without a control.
+func (f *fleet) deadControls(last time.Duration) fault {
+	return fault{
+		name: fmt.Sprintf("kill both controls, and start them after %s", last), on: controlHost, last: last,
+		do:  func(context.Context) error { return errors.Join(f.kill(controlHost), f.kill(standbyHost)) },
+		end: func(context.Context) error { return errors.Join(f.begin(standbyHost), f.begin(controlHost)) },
+	}
+}
+
+// deadRecords is a time without PostgreSQL.
+func (f *fleet) deadRecords(word string, by syscall.Signal, last time.Duration) fault {
+	last = last.Round(time.Millisecond)
+	return fault{
+		name: fmt.Sprintf("%s PostgreSQL, and start it after %s", word, last), on: recordsHost, last: last,
+		do:  func(context.Context) error { return f.leave(recordsHost, by) },
+		end: func(ctx context.Context) error { return errors.Join(f.begin(recordsHost), f.recorded(ctx)) },
+	}
+}
+
+// deadEdge is an edge that refuses callers for a time, as its host would.
+func (f *fleet) deadEdge(name string, last time.Duration) fault {
+	return fault{
+		name: fmt.Sprintf("kill all of %s, and start it after %s", name, last), on: name, last: last,
+		do: func(context.Context) error {
+			err := f.kill(name)
+			signalAll(f.holders(name), syscall.SIGKILL)
+			return err
+		},
+		end: func(context.Context) error { return f.begin(name) },
+	}
+}
+
+// holders are the processes that hold the addresses of an edge while it is away.
+func (f *fleet) holders(name string) (pids []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is well formed
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil || !bytes.Contains(raw, []byte("\x00--socket\x00"+filepath.Join(f.run, name)+"/")) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// gated is a bucket that is out of service, or slow.
+func (f *fleet) gated(what string, does int32, last time.Duration) fault {
+	return fault{
+		name: fmt.Sprintf("the bucket %s for %s", what, last), on: bucketHost, last: last,
+		do:  func(context.Context) error { f.gate.does.Store(does); return nil },
+		end: func(context.Context) error { f.gate.does.Store(gatePasses); return nil },
 	}
 }
 

@@ -7,6 +7,7 @@
 //	fleet volumes   has a volume go from node to node, with its sandbox and without
 //	fleet snapshots loses the node of a snapshot, and begins sandboxes from it elsewhere
 //	fleet drain     drains a node whose sandboxes are asked all the time
+//	fleet upgrade   restarts each process, while sandboxes and the API are asked all the time
 package main
 
 import (
@@ -36,14 +37,16 @@ func command(ctx context.Context, args []string) (err error) {
 	flags.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "`number` that decides what fails when")
 	flags.IntVar(&o.faults, "faults", 300, "how `many` faults")
 	flags.IntVar(&o.sandboxes, "sandboxes", 6, "how `many` sandboxes suffer, or are drained")
-	flags.StringVar(&o.only, "only", "", "only faults whose name has this `text`")
+	flags.StringVar(&o.only, "only", "", "only faults, or restarts, whose name has this `text`")
+	flags.DurationVar(&nodeLease, "lease", nodeLease, "how `long` the lease of a node is")
+	flags.IntVar(&o.times, "times", 1, "how `often` each process is restarted")
 	flags.BoolVar(&o.each, "each", false, "have each kind of fault happen before one happens twice")
 	flags.IntVar(&asleep, "asleep", 50, "how `many` sandboxes sleep when their node is lost")
 	flags.IntVar(&fill, "fill", 0, "how many `megabytes` the volume has")
 	flags.IntVar(&awake, "awake", 20, "how `many` sandboxes run when their node is lost")
 	dir := flags.String("dir", "", "empty `directory` for the fleet, which stays; by default a new one for temporary files, which is removed")
 	if len(args) == 0 {
-		return fmt.Errorf("say what: faults, takeover, volumes, snapshots or drain")
+		return fmt.Errorf("say what: faults, takeover, volumes, snapshots, drain or upgrade")
 	}
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
@@ -76,6 +79,10 @@ func command(ctx context.Context, args []string) (err error) {
 		d, err := drain(ctx, *dir, o.sandboxes, o.say)
 		fmt.Println(d)
 		return err
+	case "upgrade":
+		u, err := upgrade(ctx, *dir, o)
+		fmt.Println(u)
+		return err
 	}
-	return fmt.Errorf("there is no %q: say faults, takeover, volumes, snapshots or drain", args[0])
+	return fmt.Errorf("there is no %q: say faults, takeover, volumes, snapshots, drain or upgrade", args[0])
 }

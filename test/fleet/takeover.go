@@ -98,7 +98,7 @@ func (s spread) String() string {
 	at := func(part float64) time.Duration {
 		return s[min(len(s)-1, int(part*float64(len(s))))].Round(time.Millisecond)
 	}
-	return fmt.Sprintf("p50 %s, p99 %s, max %s (%d)", at(0.5), at(0.99), s[len(s)-1].Round(time.Millisecond), len(s))
+	return fmt.Sprintf("p50 %s, p95 %s, p99 %s, max %s (%d)", at(0.5), at(0.95), at(0.99), s[len(s)-1].Round(time.Millisecond), len(s))
 }
 
 // takeover kills a node with sandboxes that sleep and others that run, and prints how soon

@@ -306,7 +306,7 @@ func (j *journey) loss(ctx context.Context, disk string) error {
 	if err := j.f.begin(had); err != nil {
 		return err
 	}
-	if err := j.f.settle(ctx, readyTime); err != nil {
+	if err := j.f.settle(ctx); err != nil {
 		return err
 	}
 	return j.agree(ctx)

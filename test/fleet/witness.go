@@ -29,6 +29,8 @@ const (
 	writeEvery = 50 * time.Millisecond
 	witnessMB  = 8   // of its memory, which it verifies
 	sandboxMB  = 256 // that it can have
+
+	witnessPort = 9000 // of its server
 )
 
 //go:embed witness.py
@@ -59,7 +61,7 @@ func (f *fleet) witness(ctx context.Context, name string, every time.Duration) (
 		}
 		return err
 	})
-	w := &witness{name: name, url: strings.TrimRight(sb.Metadata.URL, "/") + "/port/9000"}
+	w := &witness{name: name, url: strings.TrimRight(sb.Metadata.URL, "/") + fmt.Sprintf("/port/%d", witnessPort)}
 	if err == nil {
 		var s said
 		if s, err = f.visit(ctx, w, true); err == nil {

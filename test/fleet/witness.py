@@ -1,6 +1,6 @@
 """Tells a recorder all the time that it runs, and callers whether its memory is what it
 was. argv: name, address and port of the recorder, megabytes of memory, seconds between writes."""
-import hashlib, http.server, json, os, socket, sys, threading, time
+import hashlib, http.server, json, os, socket, sys, threading, time, urllib.parse
 
 NAME, ADDRESS, PORT = sys.argv[1], sys.argv[2], int(sys.argv[3])
 SIZE, EVERY = 1 << 20, float(sys.argv[5])
@@ -50,7 +50,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1
 
+    def lines(self):
+        """Writes a line at a time: /lines?n=40&every=0.3"""
+        ask = {k: v[0] for k, v in urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query).items()}
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for i in range(int(ask["n"])):
+            line = b"%d\n" % i
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+            self.wfile.flush()
+            time.sleep(float(ask["every"]))
+        self.wfile.write(b"0\r\n\r\n")
+
     def do_GET(self):
+        if self.path.startswith("/lines"):
+            return self.lines()
         n = state[0] - 1
         bad = [k for k, b in enumerate(memory) if hashlib.sha256(b).digest() != sums[k]] if self.path.endswith("/all") else []
         body = json.dumps({"name": NAME, "born": BORN, "n": n, "bad": bad}).encode()

@@ -471,7 +471,7 @@ func (h *host) Leave(_ context.Context, uid string) error {
 }
 
 // Revive implements [fleet.Mover].
-func (h *host) Revive(ctx context.Context, o fleet.Order, _ time.Time) (time.Time, error) {
+func (h *host) Revive(ctx context.Context, o fleet.Order, _ time.Time, _ bool) (time.Time, error) {
 	c, err := h.control.Claim(ctx, h.id, o.UID)
 	if err != nil {
 		return time.Time{}, err

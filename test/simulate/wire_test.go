@@ -151,8 +151,8 @@ func (w *toNode) Retire(ctx context.Context, uid string, since time.Time) (bool,
 	return ask(ctx, w, func() (bool, error) { return w.h.Retire(ctx, uid, since) })
 }
 
-func (w *toNode) Revive(ctx context.Context, o fleet.Order, used time.Time) (time.Time, error) {
-	return ask(ctx, w, func() (time.Time, error) { return w.h.Revive(ctx, o, used) })
+func (w *toNode) Revive(ctx context.Context, o fleet.Order, used time.Time, ran bool) (time.Time, error) {
+	return ask(ctx, w, func() (time.Time, error) { return w.h.Revive(ctx, o, used, ran) })
 }
 
 func (w *toNode) Awake(ctx context.Context, workspace string) (fleet.Awake, error) {

@@ -505,9 +505,9 @@ func (c *Crew) Leave(ctx context.Context, uid string) error {
 }
 
 // Revive implements [fleet.Mover].
-func (c *Crew) Revive(ctx context.Context, o fleet.Order, used time.Time) (time.Time, error) {
+func (c *Crew) Revive(ctx context.Context, o fleet.Order, used time.Time, ran bool) (time.Time, error) {
 	o.Volumes = c.using(o.Volumes)
-	return on(c, Machine, o.UID, func(n fleet.Node) (time.Time, error) { return n.Revive(ctx, o, used) })
+	return on(c, Machine, o.UID, func(n fleet.Node) (time.Time, error) { return n.Revive(ctx, o, used, ran) })
 }
 
 // Build implements [fleet.Builder]. A workspace has one builder: its cache is there.

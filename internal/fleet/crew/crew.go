@@ -58,10 +58,15 @@ type Member struct {
 	Load fleet.Load
 }
 
+// arrivalBusy is how many processors a machine counts for that comes from elsewhere, until its
+// node says what it has. Where processors are busy anyway, memory alone would spread nothing.
+const arrivalBusy = 0.2
+
 // claim is memory of a machine that its node may not count yet.
 type claim struct {
 	memory  doze.Megabytes
 	counted bool // the machine was made, or will not be: the next word of the node counts
+	arrives bool // the machine comes from elsewhere, which takes processors
 }
 
 // thing is the key of a place.
@@ -405,6 +410,14 @@ func (c *Crew) unsettle(t thing) {
 	}
 }
 
+// Expect counts memory of a machine that goes to a node, until the node says the next time
+// what it has. Many that go at the same time do not all go to the same node.
+func (c *Crew) Expect(id string, memory doze.Megabytes) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.claimed[id] = &claim{memory: memory, counted: true, arrives: true}
+}
+
 // Arrived has edges know where a machine is that moved, and has begun there.
 func (c *Crew) Arrived(id string) {
 	c.mu.Lock()
@@ -452,15 +465,18 @@ func (c *Crew) forget(ctx context.Context, k Kind, id string) {
 
 // candidates is what placement knows of the members. Preconditions: c.mu is held.
 func (c *Crew) candidates() []placement.Node {
-	claimed := map[string]doze.Megabytes{}
+	claimed, busy := map[string]doze.Megabytes{}, map[string]float64{}
 	for machine, p := range c.claimed {
 		claimed[c.of(Machine, machine)] += p.memory
+		if p.arrives {
+			busy[c.of(Machine, machine)] += arrivalBusy
+		}
 	}
 	nodes := make([]placement.Node, 0, len(c.members))
 	for id, m := range c.members {
 		nodes = append(nodes, placement.Node{
 			ID: id, Open: m.Open, Driver: m.Load.Driver, Memory: m.Load.Memory, Reserved: m.Load.Reserved + claimed[id],
-			Disk: m.Load.Disk, Processors: m.Load.Processors, Busy: m.Load.Busy, Sandboxes: m.Load.Sandboxes, Has: func(image string) bool { return slices.Contains(m.Load.Images, image) },
+			Disk: m.Load.Disk, Processors: m.Load.Processors, Busy: m.Load.Busy + busy[id], Sandboxes: m.Load.Sandboxes, Has: func(image string) bool { return slices.Contains(m.Load.Images, image) },
 		})
 	}
 	return nodes

@@ -17,6 +17,7 @@ import (
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/fleet/crew"
 	"github.com/dozehq/doze/internal/fleet/fleettest"
+	"github.com/dozehq/doze/internal/placement"
 	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
@@ -118,7 +119,7 @@ func TestCrewIsANode(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()
-			fleettest.Run(t, fleettest.Host{Image: "base", Private: "example.com/private:1", Node: func(t *testing.T) fleet.Node {
+			fleettest.Run(t, fleettest.Host{Image: "base", Private: "example.com/private:1", Crew: true, Node: func(t *testing.T) fleet.Node {
 				t.Helper()
 				return newYard(t, n)
 			}})
@@ -268,6 +269,7 @@ func TestTogether(t *testing.T) {
 	for id := range y.nodes {
 		for i := range 9 {
 			if v := fmt.Sprint("v", i); y.Of(crew.Volume, v) == id {
+				done(y.Delete(ctx, fmt.Sprint("m", i))) // a volume that a sandbox has does not move
 				apart.Volumes = append(apart.Volumes, fleet.Volume{ID: v, Path: "/" + v, Size: 100})
 				break
 			}
@@ -483,6 +485,30 @@ func TestMove(t *testing.T) {
 	}
 	if y.atlas.Node("a") != to {
 		t.Errorf("edges look for it on %s", y.atlas.Node("a"))
+	}
+}
+
+// TestExpect: of many that get another node at the same time, each node gets a part. When it
+// has said what it has, nothing is counted twice.
+func TestExpect(t *testing.T) {
+	t.Parallel()
+	y := newYard(t, 2)
+	got := map[string]int{}
+	for i := range 8 {
+		uid := fmt.Sprint("m", i)
+		at, err := y.Choose(placement.Want{Memory: 2048})
+		if err = errors.Join(err, y.Move(t.Context(), crew.Machine, uid, at)); err != nil {
+			t.Fatal(err)
+		}
+		y.Expect(uid, 2048)
+		got[at]++
+	}
+	if got["n0"] != 4 || got["n1"] != 4 {
+		t.Errorf("they went to %v", got)
+	}
+	y.beat() // they sleep, and take nothing
+	if _, err := y.Choose(placement.Want{Memory: 16384}); err != nil {
+		t.Error("what a node does not have is still counted:", err)
 	}
 }
 

@@ -24,6 +24,9 @@ type Host struct {
 	Image string
 	// Private is the reference of an image that the node pulls with [Login] alone.
 	Private string
+	// Crew says that the node stands for several nodes. It knows which of them has a volume,
+	// and has only the others leave the volume.
+	Crew bool
 }
 
 // Login are the credentials for the image [Host.Private].
@@ -44,7 +47,7 @@ func Run(t *testing.T, h Host) {
 	t.Helper()
 	for name, check := range cases {
 		t.Run(name, func(t *testing.T) {
-			check(&bench{t, h.Node(t), h.Image, h.Private})
+			check(&bench{t, h.Node(t), h.Image, h.Private, h.Crew})
 		})
 	}
 	RunBuilder(t, func(t *testing.T) fleet.Builder {
@@ -75,6 +78,9 @@ var cases = map[string]func(*bench){
 	"a network is set, asleep or awake":            networks,
 	"a path has one drive":                         drives,
 	"a sandbox departs, and returns or leaves":     moves,
+	"a volume is saved when no sandbox has it":     savesVolumes,
+	"a snapshot is saved":                          savesSnapshots,
+	"a volume leaves for a later epoch":            leavesVolumes,
 	"settings of what is not there change nothing": settings,
 	"a call ends with its caller":                  canceled,
 }
@@ -85,6 +91,7 @@ type bench struct {
 
 	fleet.Node
 	image, private string
+	crew           bool
 }
 
 func (b *bench) order(uid string) fleet.Order {
@@ -520,8 +527,66 @@ func moves(b *bench) {
 		b.Errorf("of what is not there nobody says that: %v", err)
 	}
 	b.done(b.Return(ctx, "nobody"))
-	_, err = b.Revive(ctx, b.order("nobody"), time.Time{})
+	_, err = b.Revive(ctx, b.order("nobody"), time.Time{}, true)
 	b.kind(err, doze.NotFound)
+}
+
+func savesVolumes(b *bench) {
+	ctx := b.Context()
+	b.kind(b.SaveVolume(ctx, "nobody"), doze.NotFound)
+	b.done(b.MakeVolume(ctx, "v", 64, ""))
+	for range 2 {
+		b.done(b.SaveVolume(ctx, "v"))
+	}
+	o := b.order("a")
+	o.Volumes = []fleet.Volume{{ID: "v", Path: "/v", Size: 64}}
+	b.done(b.Create(ctx, o))
+	b.kind(b.SaveVolume(ctx, "v"), doze.Unavailable)
+	b.done(b.Delete(ctx, "a"))
+	b.done(b.SaveVolume(ctx, "v"))
+	if all, err := b.Volumes(ctx); err != nil || !slices.Equal(all, []string{"v"}) {
+		b.Errorf("after it was saved there are %v, %v", all, err)
+	}
+}
+
+func savesSnapshots(b *bench) {
+	ctx := b.Context()
+	b.kind(b.SaveSnapshot(ctx, "nobody"), doze.NotFound)
+	b.create("a")
+	_, err := b.Snapshot(ctx, "a", "s")
+	b.done(err)
+	b.done(b.Delete(ctx, "a"))
+	for range 2 {
+		b.done(b.SaveSnapshot(ctx, "s"))
+	}
+	if all, err := b.Snapshots(ctx); err != nil || len(all) != 1 {
+		b.Errorf("after it was saved there are %v, %v", all, err)
+	}
+	o := b.order("copy")
+	o.From = "s"
+	b.done(b.Create(ctx, o))
+}
+
+// leavesVolumes has a volume that was never on another node: its epoch is the second one at most.
+func leavesVolumes(b *bench) {
+	const never, later = 2, 3
+	ctx := b.Context()
+	for range 2 {
+		b.done(b.LeaveVolume(ctx, "nobody", later))
+	}
+	b.done(b.MakeVolume(ctx, "v", 64, ""))
+	for _, epoch := range []uint64{0, 1, never} {
+		b.done(b.LeaveVolume(ctx, "v", epoch))
+		if all, err := b.Volumes(ctx); err != nil || !slices.Equal(all, []string{"v"}) {
+			b.Fatalf("it has left for the epoch %d: there are %v, %v", epoch, all, err)
+		}
+	}
+	for range 2 {
+		b.done(b.LeaveVolume(ctx, "v", later))
+	}
+	if all, err := b.Volumes(ctx); err != nil || slices.Contains(all, "v") != b.crew {
+		b.Errorf("another node has it in the epoch %d, and there are %v, %v", later, all, err)
+	}
 }
 
 func settings(b *bench) {

@@ -1,6 +1,7 @@
 package mtls
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"log/slog"
@@ -18,17 +19,16 @@ type failover struct {
 	hosts []string // host:port
 	wait  time.Duration
 
-	mu sync.Mutex
-	at int // guarded by mu; the peer that took the last connection
+	mu    sync.Mutex
+	at    int       // guarded by mu; the peer that took the last connection
+	since time.Time // guarded by mu; of the first failure of a row; zero: there is none
 }
 
 // TransportTo is [Identity.Transport] to whichever peer of a role is active, of some base
-// URLs. Requests may name any of these.
+// URLs. Requests may name any of these. A request whose body is small is sent again to the next
+// process of a peer if the one before did not take it.
 func (i *Identity) TransportTo(peer Role, bases []string) (http.RoundTripper, error) {
-	if len(bases) == 1 {
-		return i.Transport(peer), nil
-	}
-	f := &failover{wait: restartTime}
+	f := &failover{}
 	for _, base := range bases {
 		u, err := url.Parse(base)
 		if err != nil {
@@ -37,32 +37,58 @@ func (i *Identity) TransportTo(peer Role, bases []string) (http.RoundTripper, er
 		f.hosts = append(f.hosts, u.Host)
 	}
 	t := i.Transport(peer)
-	t.DialContext = (&net.Dialer{Timeout: failoverWait}).DialContext
+	if len(bases) > 1 {
+		t.DialContext, f.wait = (&net.Dialer{Timeout: failoverWait}).DialContext, restartTime
+	}
 	f.next = t
 	return f, nil
 }
 
-// failoverWait is how long a peer may take to accept a connection before another one is
-// tried.
-const failoverWait = 2 * time.Second
+const (
+	// failoverWait is how long a peer may take to accept a connection before another one is
+	// tried.
+	failoverWait = 2 * time.Second
+	// replayMax bounds the body that is kept for another try, in bytes. Calls of the API have
+	// such bodies, and uploads do not.
+	replayMax = 64 << 10
+)
 
-// RoundTrip implements [http.RoundTripper]. A request is tried again only if nothing of it was sent.
+// RoundTrip implements [http.RoundTripper]. A request is tried again if nothing of it was sent.
+// One that only reads is tried once more in any case: its answer may be lost with the peer.
 func (f *failover) RoundTrip(r *http.Request) (*http.Response, error) {
-	for began := time.Now(); ; {
+	r, err := replayable(r)
+	if err != nil {
+		return nil, err
+	}
+	if r.GetBody != nil && r.Body != nil {
+		_ = r.Body.Close() // each try has its own
+	}
+	again := r.Method == http.MethodGet || r.Method == http.MethodHead
+	for tries := 1; ; tries++ {
 		at, host := f.peer()
 		out := r.Clone(r.Context())
 		out.URL.Host = host
 		var body *lent
-		if r.Body != nil && r.Body != http.NoBody {
+		switch {
+		case r.GetBody != nil:
+			if out.Body, err = r.GetBody(); err != nil {
+				return nil, err
+			}
+		case r.Body != nil && r.Body != http.NoBody:
 			body = &lent{ReadCloser: r.Body}
 			out.Body = body
 		}
 		resp, err := f.next.RoundTrip(out)
 		if err == nil {
+			f.worked()
 			return resp, nil
 		}
-		f.failed(at)
-		if !unsent(err) || r.Context().Err() != nil || time.Since(began) > f.wait {
+		away := f.failed(at)
+		retry := tries < len(f.hosts) || away < f.wait
+		if !unsent(err) {
+			retry, again = again && body == nil, false
+		}
+		if !retry || r.Context().Err() != nil {
 			if body != nil {
 				_ = r.Body.Close()
 			}
@@ -78,6 +104,24 @@ func (f *failover) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
+// replayable returns a request whose body can be sent again, if it is small. HTTP/2 needs that
+// where a peer that stops has not taken a request any more.
+func replayable(r *http.Request) (*http.Request, error) {
+	if r.GetBody != nil || r.Body == nil || r.Body == http.NoBody || r.ContentLength <= 0 || r.ContentLength > replayMax {
+		return r, nil
+	}
+	raw, err := io.ReadAll(io.LimitReader(r.Body, replayMax))
+	if err = errors.Join(err, r.Body.Close()); err != nil {
+		return nil, err
+	}
+	if int64(len(raw)) != r.ContentLength {
+		return nil, io.ErrUnexpectedEOF
+	}
+	out := *r // a transport may not change what it was given
+	out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(raw)), nil }
+	return &out, nil
+}
+
 // peer is the one to try.
 func (f *failover) peer() (at int, host string) {
 	f.mu.Lock()
@@ -85,14 +129,26 @@ func (f *failover) peer() (at int, host string) {
 	return f.at, f.hosts[f.at]
 }
 
-// failed has the next peer tried, unless somebody had before.
-func (f *failover) failed(at int) {
+// worked takes note that a peer answered.
+func (f *failover) worked() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.since = time.Time{}
+}
+
+// failed has the next peer tried, unless somebody had before. It returns for how long none has
+// answered.
+func (f *failover) failed(at int) (away time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.since.IsZero() {
+		f.since = time.Now()
+	}
 	if f.at == at {
 		f.at = (at + 1) % len(f.hosts)
 		slog.Debug("a peer takes no connections: trying another one", "peer", f.hosts[at], "other", f.hosts[f.at])
 	}
+	return time.Since(f.since)
 }
 
 // unsent reports whether an error is that of a connection that was never made.

@@ -174,6 +174,29 @@ func Inherit(c machine.Config, from string, m Manifest) error {
 	return os.Rename(Making(Dir(c)), Dir(c))
 }
 
+// Receive makes a copy, which has the manifest m, the checkpoint of the machine that was
+// copied, in the place of an older one. The files of the copy are on disk.
+func Receive(c machine.Config, from string, m Manifest) error {
+	if err := errors.Join(Cancel(Dir(c)), RemoveStale(c)); err != nil {
+		return err
+	}
+	if err := share(from, m, c, Making(Dir(c)), false); err != nil {
+		return err
+	}
+	for _, name := range []string{FileManifest, "."} {
+		if err := durable.Sync(filepath.Join(Making(Dir(c)), name)); err != nil {
+			return errors.Join(err, Cancel(Dir(c)))
+		}
+	}
+	if err := os.Rename(Dir(c), stale(c)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(fmt.Errorf("retire an older checkpoint: %w", err), Cancel(Dir(c)))
+	}
+	if err := errors.Join(UnmarkRan(c), publish(c, Dir(c))); err != nil {
+		return errors.Join(err, Cancel(Dir(c)))
+	}
+	return Sweep(c)
+}
+
 // Discard removes a copy that Copy made, or began to make.
 func Discard(dir string) error { return errors.Join(os.RemoveAll(dir), Cancel(dir)) }
 

@@ -128,6 +128,11 @@ func (d *Driver) Boot(ctx context.Context, c machine.Config) (machine.Machine, e
 	return d.through(ctx, func() (machine.Machine, error) { return d.Driver.Boot(ctx, c) })
 }
 
+// Receive implements [machine.Driver].
+func (d *Driver) Receive(ctx context.Context, c machine.Config) (machine.Machine, error) {
+	return d.through(ctx, func() (machine.Machine, error) { return d.Driver.Receive(ctx, c) })
+}
+
 // Adopt implements [machine.Driver].
 func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, error) {
 	return d.through(ctx, func() (machine.Machine, error) { return d.Driver.Adopt(ctx, c) })

@@ -250,6 +250,39 @@ func (d *Driver) fork(ctx context.Context, c machine.Config) (_ machine.Machine,
 	return s, nil
 }
 
+// Receive implements [machine.Driver].
+func (d *Driver) Receive(ctx context.Context, c machine.Config) (machine.Machine, error) {
+	from := c.From
+	c.From = ""
+	m, err := d.manifest(from, machine.Config{Root: c.Root, Agent: c.Agent, Disk: c.Disk})
+	if err != nil {
+		return nil, fmt.Errorf("receive: %w", err)
+	}
+	d.finish(c.ID)
+	s := d.sandbox(c, machine.OnDisk)
+	s.engine.Store(d.home(c.ID))
+	switch state, err := s.engine.Load().find(ctx, c.ID); {
+	case err != nil:
+		return nil, fmt.Errorf("receive: %w", err)
+	case state == StateCreated: // it waited for the older checkpoint
+		if err := s.kill(ctx); err != nil {
+			return nil, fmt.Errorf("receive: %w", err)
+		}
+	case state != "":
+		return nil, fmt.Errorf("receive: %w", errTaken)
+	}
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the machine's directory: %w", err)
+	}
+	if err := errors.Join(d.vouchers.Doubt(checkpoint.Dir(c)), checkpoint.Receive(c, from, m)); err != nil {
+		return nil, fmt.Errorf("receive: %w", err)
+	}
+	bytes, _ := checkpoint.Has(c)
+	s.bytes.Store(bytes)
+	s.trust(ctx, checkpoint.Dir(c))
+	return s, nil
+}
+
 // Adopt implements [machine.Driver].
 func (d *Driver) Adopt(ctx context.Context, c machine.Config) (machine.Machine, error) {
 	if err := failpoint.Reach(failpoint.Adopt, c.ID); err != nil {

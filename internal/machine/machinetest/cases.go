@@ -53,6 +53,7 @@ var cases = map[string]func(*bench){
 	"machines wake in parallel":            wakeParallel,
 	"cycles under traffic":                 cyclesTraffic,
 	"copies go on by themselves":           copiesGoOn,
+	"a copy comes back":                    copyComesBack,
 	"a copy that cannot be made":           copyFails,
 	"damaged copies are refused":           copyDamaged,
 	"an archive has the files":             archiveFiles,

@@ -76,6 +76,68 @@ func copiesGoOn(b *bench) {
 	}
 }
 
+// copyComesBack gives a machine its own copy back after it was lost, on another host and on
+// the same one. It wakes from there, and may go back there.
+func copyComesBack(b *bench) {
+	c := b.host.Config(b.T, "a")
+	c.GoBack = true
+	g := b.bootConfig(c)
+	g.do("/alloc", "mb", "24")
+	g.do("/write", "name", "/kept", "text", "before")
+	sum := must[uint32](g, "/sum")
+	dir := b.snapshot(g)
+	g.do("/write", "name", "/kept", "text", "after")
+	receive := func() *guest {
+		b.Helper()
+		with := c
+		with.From = dir
+		m, err := b.Receive(b.Context(), with)
+		if err != nil {
+			b.Fatal("receive:", err)
+		}
+		g := b.guest(m, c)
+		g.in(machine.OnDisk)
+		return g
+	}
+	with := c
+	with.From = dir
+	if _, err := b.Receive(b.Context(), with); err == nil {
+		b.Error("a machine that runs gets another checkpoint")
+	}
+	if err := g.Close(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	g = receive()
+	g = b.adopt(c) // by the next process
+	g.in(machine.OnDisk)
+	g.resume()
+	b.same(g, sum)
+	g.do("/write", "name", "/kept", "text", "lost")
+	g.settle()
+	b.host.Kill(b.T, c.ID)
+	g = b.adopt(c)
+	if g.in(machine.OnDisk); g.WentBack().IsZero() {
+		b.Error("it does not say that it went back")
+	}
+	g.resume()
+	b.same(g, sum)
+	g.do("/write", "name", "/kept", "text", "newer")
+	g.suspend(machine.OnDisk)
+	g = receive() // in the place of its own
+	if names := entries(b, c.Dir); len(names) != 1 {
+		b.Errorf("beside the copy %q is left", names)
+	}
+	g.resume()
+	b.same(g, sum)
+	g.settle()
+	if err := b.Discard(dir); err != nil {
+		b.Error(err)
+	}
+	g.suspend(machine.OnDisk)
+	g.resume()
+	b.same(g, sum)
+}
+
 func precopyChanges(b *bench) {
 	g := b.boot("a")
 	g.do("/alloc", "mb", "24")

@@ -26,6 +26,7 @@ type Op string
 // gives up the process of the next wake. A resume of a machine on disk is a restore.
 const (
 	OpBoot       Op = "boot"
+	OpReceive    Op = "receive"
 	OpAdopt      Op = "adopt"
 	OpSweep      Op = "sweep"
 	OpPause      Op = "pause"
@@ -279,6 +280,26 @@ func (f *Fake) Boot(ctx context.Context, c machine.Config) (machine.Machine, err
 	m := f.machine(c, machine.Awake)
 	b.start(world)
 	return m, nil
+}
+
+// Receive implements [machine.Driver].
+func (f *Fake) Receive(ctx context.Context, c machine.Config) (machine.Machine, error) {
+	from := c.From
+	c.From = ""
+	if err := errors.Join(f.enter(c.ID, OpReceive), ctx.Err()); err != nil {
+		return nil, fmt.Errorf("receive: %w", err)
+	}
+	if b := f.environment(c.ID); b != nil && b.alive() {
+		return nil, fmt.Errorf("receive: %s has processes", c.ID)
+	}
+	memory, err := load(from, machine.Config{Root: c.Root, Agent: c.Agent, Disk: c.Disk}, f.Engine)
+	if err == nil {
+		err = errors.Join(os.MkdirAll(c.Dir, 0o700), commit(ctx, c, f.Engine, memory))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("receive: %w", err)
+	}
+	return f.machine(c, machine.OnDisk), nil
 }
 
 // Adopt implements [machine.Driver].

@@ -3,6 +3,7 @@ package planetest
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -82,7 +83,7 @@ func (n *Node) Leave(_ context.Context, uid string) error {
 }
 
 // Revive implements [fleet.Mover].
-func (n *Node) Revive(_ context.Context, o fleet.Order, _ time.Time) (time.Time, error) {
+func (n *Node) Revive(_ context.Context, o fleet.Order, _ time.Time, _ bool) (time.Time, error) {
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
 	if n.Shelf == nil {
@@ -133,11 +134,23 @@ func (n *Node) SaveVolume(_ context.Context, id string) error {
 		return n.fail["save"]
 	case !there:
 		return doze.Errorf(doze.NotFound, "no such disk")
+	case n.attached(id):
+		return doze.Errorf(doze.Unavailable, "a sandbox has the disk")
 	}
 	n.Shelf.mu.Lock()
 	defer n.Shelf.mu.Unlock()
 	n.Shelf.volumes[id] = d
 	return nil
+}
+
+// attached reports whether a machine has a disk. Preconditions: Mu is held.
+func (n *Node) attached(disk string) bool {
+	for _, m := range n.Machines {
+		if slices.ContainsFunc(m.Order.Volumes, func(v fleet.Volume) bool { return v.ID == disk }) {
+			return true
+		}
+	}
+	return false
 }
 
 // SaveSnapshot implements [fleet.Mover].
@@ -161,7 +174,7 @@ func (n *Node) SaveSnapshot(_ context.Context, id string) error {
 func (n *Node) LeaveVolume(_ context.Context, id string, epoch uint64) error {
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
-	if n.Disks[id].Epoch < epoch {
+	if max(firstEpoch, n.Disks[id].Epoch) < epoch {
 		delete(n.Disks, id)
 	}
 	return nil

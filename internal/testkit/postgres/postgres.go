@@ -143,11 +143,6 @@ func started(ctx context.Context) (*server, error) {
 }
 
 func start(ctx context.Context) (_ *server, err error) {
-	bins, _ := filepath.Glob(programs) // the pattern is good
-	if len(bins) == 0 {
-		return nil, errors.New(missing)
-	}
-	bin := slices.Max(bins)
 	dir, err := os.MkdirTemp("", "doze-postgres-")
 	if err != nil {
 		return nil, err
@@ -158,20 +153,12 @@ func start(ctx context.Context) (_ *server, err error) {
 			err = errors.Join(err, s.stop())
 		}
 	}()
-	who, err := unprivileged(dir)
+	ctx = context.WithoutCancel(ctx) // it outlives the first test that needs it
+	program, who, err := Init(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
-	ctx = context.WithoutCancel(ctx) // it outlives the first test that needs it
-	data := filepath.Join(dir, "data")
-	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), //nolint:gosec // it is PostgreSQL's own
-		"--pgdata", data, "--username=doze", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
-	initdb.Dir, initdb.SysProcAttr = dir, &syscall.SysProcAttr{Credential: who}
-	if out, err := initdb.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("initdb: %w: %s", err, out)
-	}
-	s.cmd = exec.CommandContext(ctx, filepath.Join(bin, "postgres"), "-D", data, "-k", dir, //nolint:gosec // as above
-		"-c", "listen_addresses=", "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "shared_buffers=16MB", "-c", "max_connections=300", "-c", "autovacuum=off")
+	s.cmd = exec.CommandContext(ctx, program, append(Arguments(dir), "-c", "listen_addresses=")...) //nolint:gosec // it is PostgreSQL's own
 	// If the tests are killed, it ends at once too.
 	s.cmd.Dir, s.cmd.SysProcAttr = dir, &syscall.SysProcAttr{Credential: who, Pdeathsig: syscall.SIGQUIT}
 	if s.cmd.Stderr, err = os.Create(filepath.Join(dir, "log")); err != nil {
@@ -196,6 +183,39 @@ func start(ctx context.Context) (_ *server, err error) {
 	}
 	return s, s.answers(ctx)
 }
+
+// Init makes a cluster in a directory, in which the superuser doze needs no password. It returns
+// the path of the server, and who it has to run as: nil is the caller. [Arguments] has its
+// arguments.
+func Init(ctx context.Context, dir string) (program string, who *syscall.Credential, err error) {
+	bins, _ := filepath.Glob(programs) // the pattern is good
+	if len(bins) == 0 {
+		return "", nil, errors.New(missing)
+	}
+	bin := slices.Max(bins)
+	if who, err = unprivileged(dir); err != nil {
+		return "", nil, err
+	}
+	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), //nolint:gosec // it is PostgreSQL's own
+		"--pgdata", cluster(dir), "--username=doze", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
+	initdb.Dir, initdb.SysProcAttr = dir, &syscall.SysProcAttr{Credential: who}
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return "", nil, fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	return filepath.Join(bin, "postgres"), who, nil
+}
+
+// Arguments are those of a server of the cluster that Init made in a directory, with its
+// socket there. It is small, and trusts the host not to lose power.
+func Arguments(dir string) []string {
+	return []string{
+		"-D", cluster(dir), "-k", dir, "-c", "fsync=off", "-c", "full_page_writes=off",
+		"-c", "shared_buffers=16MB", "-c", "max_connections=300", "-c", "autovacuum=off",
+	}
+}
+
+// cluster is where the data of a server is.
+func cluster(dir string) string { return filepath.Join(dir, "data") }
 
 // unprivileged is who PostgreSQL runs as, since it refuses root, and gives them
 // the directory. It is nil for anybody but root.
