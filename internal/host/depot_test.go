@@ -14,7 +14,7 @@ func TestNoBucket(t *testing.T) {
 	var n Node
 	for what, do := range map[string]func() error{
 		"a departure": func() error { return n.Depart(t.Context(), "a") },
-		"a revival":   func() error { _, err := n.Revive(t.Context(), fleet.Order{UID: "a"}, time.Time{}); return err },
+		"a revival":   func() error { _, err := n.Revive(t.Context(), fleet.Order{UID: "a"}, time.Time{}, true); return err },
 		"a volume":    func() error { return n.SaveVolume(t.Context(), "v") },
 		"a snapshot":  func() error { return n.SaveSnapshot(t.Context(), "s") },
 	} {

@@ -278,7 +278,7 @@ func (s *Store) Machines(ctx context.Context, of []string) (map[string]bool, err
 
 // each calls fn with the sandboxes that a condition is true of, until it returns an error.
 func (s *Store) each(ctx context.Context, fn func(Sandbox) error, where string, args ...any) (err error) {
-	rows, err := s.read.QueryContext(ctx, `SELECT `+sandboxColumns+` FROM sandboxes WHERE `+where, args...) //nolint:gosec // G202: conditions are constants, and names of parameters
+	rows, err := s.read.QueryContext(ctx, `SELECT `+sandboxColumns+` FROM sandboxes WHERE `+where, args...)
 	if err != nil {
 		return wrap(err, "read sandboxes")
 	}

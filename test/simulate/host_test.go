@@ -63,7 +63,7 @@ func newHost(s *simulation, id string) *host {
 		Node: planetest.NewNode(), s: s, id: id, process: new(atomic.Int64),
 		away: map[string]bool{}, stored: map[string]int{}, sent: map[string]int{}, end: func() {},
 	}
-	h.Node.Report = func(fleet.Report) {}
+	h.Report = func(fleet.Report) {}
 	h.control = &toControl{h}
 	return h
 }
@@ -149,7 +149,7 @@ func (h *host) reclaim(ctx context.Context, holder *lease.Holder) bool {
 func (h *host) adopt(report func(fleet.Report)) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
-	h.Node.Report = report
+	h.Report = report
 	for uid, m := range h.Machines {
 		h.Move(uid, m.Phase, "")
 	}
@@ -322,7 +322,7 @@ func (h *host) discard(machines []string) {
 // remove removes a machine that another host has, or will have.
 func (h *host) remove(uid string) {
 	h.turn.Lock()
-	_ = h.Node.Leave(context.Background(), uid)
+	_ = h.Node.Leave(h.s.life, uid)
 	delete(h.away, uid)
 	delete(h.stored, uid)
 	delete(h.sent, uid)

@@ -18,7 +18,7 @@ const memoryDir = "/dev/shm"
 // databaseOf is where the records of a simulation are.
 func databaseOf(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp(memoryDir, "doze-simulate-")
+	dir, err := os.MkdirTemp(memoryDir, "doze-simulate-") //nolint:usetesting // a directory of tests is on a disk
 	if err != nil {
 		dir = t.TempDir()
 	}

@@ -84,14 +84,14 @@ type process struct {
 	roster *roster.Roster
 	dead   atomic.Bool // it reaches nobody, and nobody reaches it
 	end    func()
-	ctx    context.Context // ends with it
+	ctx    context.Context //nolint:containedctx // of the process, and ends with it
 	calls  sync.WaitGroup  // to its API
 }
 
 // A simulation is one platform.
 type simulation struct {
 	t       *testing.T
-	life    context.Context // of hosts
+	life    context.Context //nolint:containedctx // of hosts
 	p       *planetest.Platform
 	control atomic.Pointer[process] // nil: there is none
 	hosts   map[string]*host

@@ -107,7 +107,7 @@ func copyComesBack(b *bench) {
 	if err := g.Close(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	g = receive()
+	receive()
 	g = b.adopt(c) // by the next process
 	g.in(machine.OnDisk)
 	g.resume()
