@@ -24,7 +24,7 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build engine console test test-long test-short test-roles images-test measure check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-inside bench-build bench-agent bench-roles simulate performance compatibility faults attack soak fleet release chart-test release-test clean help
+.PHONY: run build engine console test test-long test-short test-roles images-test measure check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-inside bench-build bench-agent bench-roles bench-fleet simulate performance compatibility faults attack soak fleet release chart-test release-test clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
@@ -173,7 +173,7 @@ attack: deps-test build ## outsiders, tenants and sandboxes against a victim who
 	$(SUDO) $(GO) test ./test/attack -all -v -timeout 30m
 soak: deps-test build ## SOAK (10m) or SLEEPS of sleeping, waking, copying, killing and cutting the power; fails on a wrong byte
 	$(SUDO) $(GO) run ./test/soak -for $(SOAK) $(if $(SLEEPS),-sleeps $(SLEEPS)) $(if $(SEED),-seed $(SEED))
-fleet: deps-test build ## FAULTS (300) of nodes, control, bucket and network of a fleet; a lost node with 70 sandboxes; drains and an upgrade under load
+fleet: deps-test build bin/versitygw ## FAULTS (300) of nodes, control, bucket and network of a fleet; a lost node with 70 sandboxes; drains and an upgrade under load
 	$(SUDO) $(GO) run ./test/fleet faults -faults $(FAULTS) $(if $(SEED),-seed $(SEED))
 	$(SUDO) $(GO) run ./test/fleet takeover
 	$(SUDO) $(GO) run ./test/fleet volumes
@@ -209,11 +209,14 @@ bench-build: deps build ## builds of Dockerfiles next to BuildKit with runc on t
 	$(BENCH) build
 bench-roles: deps build ## what control, node and edge as processes of their own add to a call
 	$(BENCH) roles
+bench-fleet: deps build bin/versitygw ## what a fleet adds to creates and wakes, the choice of a node, memory of an edge; then how soon 70 sandboxes of a killed node answer
+	$(BENCH) fleet
+	$(SUDO) env PATH="$$PATH" $(GO) run ./test/fleet takeover
 bench-density: deps build ## memory, swap and disk of 100 idle sandboxes in each tier
 	$(BENCH) density
 # All benchmarks of docs/performance.md, in the order of the page. Each has its rows in
 # docs/performance, so that one of them can be measured anew. The longest one comes last.
-PAGES := wake create build agent drive inside egress density roles sleep
+PAGES := wake create build agent drive inside egress density roles fleet sleep
 PAGE ?= $(PAGES)
 BUSY ?=
 performance: deps build ## measure the benchmarks in PAGE (all), and write docs/performance.md; takes an hour, and refuses to start on a machine that is not quiet, unless BUSY=1; ROUNDS=3 is a quick look

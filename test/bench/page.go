@@ -46,6 +46,10 @@ var bounds = []struct {
 	{regexp.MustCompile(`^roles .*in one process`), "the host: what the row after it is compared with"},
 	{regexp.MustCompile(`^roles .*record`), "as in one process, a second connection, and the wait until the edge knows what changed"},
 	{regexp.MustCompile(`^roles `), "as in one process, and a tunnel of its own for each request"},
+	{regexp.MustCompile(`^fleet .*in one process`), "the host: what the row after it is compared with"},
+	{regexp.MustCompile(`^fleet .*(create|wakes)`), "as in one process, and the calls between control, node and edge"},
+	{regexp.MustCompile(`^fleet .*(choices|find)`), "the memory of the host"},
+	{regexp.MustCompile(`^fleet .*routes in an edge`), "the names of sandboxes, and two maps"},
 	{regexp.MustCompile(`^agent exec|^agent .*shell`), "the start of a process in the sandbox, each of whose system calls is intercepted"},
 	{regexp.MustCompile(`^agent `), "system calls in the sandbox, each of which is intercepted, and copies between three processes"},
 	{regexp.MustCompile(`^control `), "the database, one writer at a time"},
@@ -103,6 +107,7 @@ var (
 	ofRate     = measure{name: "rate", unit: " MB/s", of: func(r row) float64 { return r.Rate }, least: true}
 	ofRatio    = measure{name: "p50 / yardstick", of: row.ratio}
 	ofDistance = measure{name: "p50 − yardstick", unit: " ms", of: func(r row) float64 { return r.P50 - r.Vs }}
+	ofPSS      = measure{name: "memory", unit: " MB", of: func(r row) float64 { return r.PSS }}
 	ofFailed   = measure{name: "failed", of: func(r row) float64 { return float64(r.Failed) }, without: true}
 )
 
@@ -158,6 +163,9 @@ var targets = []target{
 	{regexp.MustCompile(`^inside (PostgreSQL|Redis).*in memory$`), ofRatio, 4},
 	{regexp.MustCompile(`^inside 500 forks.*in memory$`), ofRatio, 3},
 	{regexp.MustCompile(`^inside .*next to in memory$`), ofRatio, 1.5},
+	{regexp.MustCompile(`^fleet 100 choices among 1000 nodes$`), ofP50, 100},
+	{regexp.MustCompile(`^fleet find 1000 of 100000 routes$`), ofP50, 10},
+	{regexp.MustCompile(`^fleet .*routes in an edge$`), ofPSS, 100},
 	{regexp.MustCompile(`^agent exec true and wait$`), ofP50, 6},
 	{regexp.MustCompile(`^agent upload (100|500) MB$`), ofRate, 300},
 	{regexp.MustCompile(`^agent stream 100 MB of output$`), ofRatio, 1.5},

@@ -2,11 +2,17 @@ package e2e_test
 
 import (
 	"errors"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
 	"github.com/dozehq/doze/client"
@@ -22,11 +28,32 @@ const copyEvery = 2 * time.Second
 func copies(t *testing.T, args ...string) (*testkit.Platform, *client.Client, *client.Agent) {
 	t.Helper()
 	srv := bucket.Serve(t)
-	args = append(args, "--pause-after", "10m", "--remote", srv.URL, "--remote-credentials", srv.Credentials, "--remote-after", "1s", "--remote-every", copyEvery.String())
+	args = append(args, "--private-registries", "--images", "", "--images-dir", filepath.Join(t.TempDir(), "images"), "--pause-after", "10m", "--remote", srv.URL, "--remote-credentials", srv.Credentials, "--remote-after", "1s", "--remote-every", copyEvery.String())
 	p, c := launch(t, nil, testkit.Options{Roles: true, Args: args})
-	_, agent := create(t, c, named("used", 256))
+	in := named("used", 256)
+	in.Spec.Runtime.Image = little(t, c)
+	_, agent := create(t, c, in)
 	counting(t, agent, true)
 	return p, c, agent
+}
+
+// little imports an image with a shell and what counts, and returns its name. The bucket gets it
+// with the first copy, which would take most of a minute for a whole distribution.
+func little(t *testing.T, c *client.Client) string {
+	t.Helper()
+	server := httptest.NewServer(registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo))))
+	t.Cleanup(server.Close)
+	box, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		t.Fatalf("%v: make deps-test installs it", err)
+	}
+	const name = "little"
+	ref := strings.TrimPrefix(server.URL, "http://") + "/" + name + ":1"
+	push(t, ref, shellLayer(t, map[string]string{"bin/sleep": string(box), "bin/mv": string(box), "bin/cat": string(box), "tmp/.keep": ""}), v1.Config{Env: []string{"PATH=/bin"}})
+	if _, err := c.CreateImage(t.Context(), name, ref); err != nil {
+		t.Fatal(err)
+	}
+	return name
 }
 
 // copied waits until the bucket has another copy.
