@@ -75,8 +75,8 @@ func (t fleetTable) report(people, machine io.Writer, bench string) error {
 	return nil
 }
 
-// fleetPaths measures what a fleet adds: creates and wakes through an edge, a control and a node
-// of their own, next to one process; and what grows with nodes and sandboxes.
+// fleetPaths measures what a fleet adds to creates and wakes, next to one process. It also
+// measures what grows with nodes and sandboxes.
 func fleetPaths(ctx context.Context, dir string, only *regexp.Regexp) (_ table, err error) {
 	var all fleetTable
 	if only.MatchString(fleetCreate) || only.MatchString(fleetWake) {

@@ -43,13 +43,13 @@ func little(t *testing.T, c *client.Client) string {
 	t.Helper()
 	server := httptest.NewServer(registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo))))
 	t.Cleanup(server.Close)
-	box, err := os.ReadFile("/bin/busybox")
+	busybox, err := os.ReadFile("/bin/busybox")
 	if err != nil {
 		t.Fatalf("%v: make deps-test installs it", err)
 	}
 	const name = "little"
 	ref := strings.TrimPrefix(server.URL, "http://") + "/" + name + ":1"
-	push(t, ref, shellLayer(t, map[string]string{"bin/sleep": string(box), "bin/mv": string(box), "bin/cat": string(box), "tmp/.keep": ""}), v1.Config{Env: []string{"PATH=/bin"}})
+	push(t, ref, shellLayer(t, map[string]string{"bin/sleep": string(busybox), "bin/mv": string(busybox), "bin/cat": string(busybox), "tmp/.keep": ""}), v1.Config{Env: []string{"PATH=/bin"}})
 	if _, err := c.CreateImage(t.Context(), name, ref); err != nil {
 		t.Fatal(err)
 	}

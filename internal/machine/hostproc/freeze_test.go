@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestFreeze: what is frozen does not run, its children included, and goes on where it
@@ -64,7 +66,11 @@ func TestFreeze(t *testing.T) {
 		<-done
 		_ = c.Wait()
 		for _, dir := range append(group.dirs, g.dirs("")...) {
-			if err := os.Remove(dir); err != nil && !os.IsNotExist(err) {
+			err := os.Remove(dir)
+			for ; errors.Is(err, unix.EBUSY) && ctx.Err() == nil; err = os.Remove(dir) {
+				time.Sleep(10 * time.Millisecond) // its processes were killed, and are ending
+			}
+			if err != nil && !os.IsNotExist(err) {
 				t.Error(err)
 			}
 		}
