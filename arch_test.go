@@ -170,7 +170,7 @@ var imports = map[string][]string{
 	"internal/registry":                            {".", "internal/access", "internal/quota"},
 	"internal/relay":                               {},
 	"internal/replica":                             {"internal/access", "internal/fleet", "internal/fleet/desk", "internal/quota"},
-	"internal/roster":                              {".", "internal/access", "internal/api", "internal/bell", "internal/control", "internal/fleet", "internal/fleet/crew", "internal/fleet/enroll", "internal/fleet/mtls", "internal/httpx", "internal/keylock", "internal/lease", "internal/placement", "internal/quota", "internal/ratelimit", "internal/seal", "internal/store", "internal/vault"},
+	"internal/roster":                              {".", "internal/access", "internal/api", "internal/bell", "internal/control", "internal/fleet", "internal/fleet/crew", "internal/fleet/enroll", "internal/fleet/mtls", "internal/httpx", "internal/keylock", "internal/lease", "internal/metric", "internal/placement", "internal/quota", "internal/ratelimit", "internal/seal", "internal/store", "internal/vault"},
 	"internal/schedule":                            {".", "internal/api", "internal/audit", "internal/bell", "internal/fleet", "internal/listing", "internal/openapi", "internal/store"},
 	"internal/seal":                                {"internal/durable"},
 	"internal/settings":                            {".", "internal/certificate", "internal/daemon", "internal/disk", "internal/drive", "internal/front", "internal/host", "internal/ingress", "internal/machine", "internal/outproxy", "internal/space", "internal/store", "internal/swap", "internal/teardown", "internal/trace/otlp"},

@@ -225,24 +225,35 @@ type copier func(ctx context.Context, uid string) (dir string, needs node.Files,
 // send puts a copy of a sandbox into the bucket. It waits for a copy that is under way, which
 // may be of a moment before: it never takes that for its own.
 func (d *Depot) send(ctx context.Context, uid string, from copier) error {
-	turn, release, err := d.locks.Take(ctx, uid)
+	return d.inTurn(ctx, uid, func(ctx context.Context) error { return d.sendOnce(ctx, uid, from) })
+}
+
+// inTurn does something when nothing else is done with an object of the bucket. It has
+// copyTimeout, and ends early with ctx or if the lock is interrupted.
+func (d *Depot) inTurn(ctx context.Context, object string, do func(ctx context.Context) error) error {
+	turn, release, err := d.locks.Take(ctx, object)
 	if err != nil {
 		return err
 	}
 	defer release()
 	bounded, cancel := context.WithTimeout(turn, copyTimeout)
 	defer cancel()
-	stop := context.AfterFunc(ctx, cancel)
-	defer stop()
-	return d.sendOnce(bounded, uid, from)
+	defer context.AfterFunc(ctx, cancel)()
+	return do(bounded)
+}
+
+// right returns the right of this node to an object of the bucket: its epoch and its key.
+func (d *Depot) right(ctx context.Context, object string) (epoch uint64, key vault.Key, err error) {
+	claim, err := d.Rights.Claim(ctx, d.ID, object)
+	if err != nil {
+		return 0, key, err
+	}
+	key, err = vault.KeyOf(claim.Key)
+	return claim.Epoch, key, err
 }
 
 func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err error) {
-	claim, err := d.Rights.Claim(ctx, d.ID, uid)
-	if err != nil {
-		return err
-	}
-	key, err := vault.KeyOf(claim.Key)
+	epoch, key, err := d.right(ctx, uid)
 	if err != nil {
 		return err
 	}
@@ -264,7 +275,7 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 		return err
 	}
 	tree = without(tree, needs.Volumes)
-	g := d.next(ctx, uid, claim.Epoch)
+	g := d.next(ctx, uid, epoch)
 	saved, err := d.Vault.Save(ctx, uid, key, g, tree)
 	if err != nil {
 		return err
@@ -295,12 +306,12 @@ func (d *Depot) Revive(ctx context.Context, o fleet.Order, used time.Time, ran b
 	if err != nil {
 		return at, err
 	}
-	c, err := d.open(ctx, o.UID, claim)
+	c, key, err := d.open(ctx, o.UID, claim)
 	if err != nil {
 		return at, err
 	}
 	if len(o.Volumes) > 0 {
-		return d.reviveNow(ctx, o, claim, c, used)
+		return d.reviveNow(ctx, o, key, c, used)
 	}
 	record, err := small(ctx, c, node.CopyRecord, recordMost)
 	if err != nil {
@@ -318,9 +329,9 @@ func (d *Depot) Revive(ctx context.Context, o fleet.Order, used time.Time, ran b
 
 // reviveNow begins a sandbox with all of its copy. Its volumes come as they were with its
 // memory. One that is here has them, and goes on.
-func (d *Depot) reviveNow(ctx context.Context, o fleet.Order, claim fleet.Claim, c *vault.Copy, used time.Time) (at time.Time, err error) {
+func (d *Depot) reviveNow(ctx context.Context, o fleet.Order, key vault.Key, c *vault.Copy, used time.Time) (at time.Time, err error) {
 	start := time.Now()
-	has, volumes, err := d.load(ctx, o.UID, claim, c)
+	has, volumes, err := d.load(ctx, o.UID, key, c)
 	if err != nil {
 		return at, err
 	}
@@ -339,19 +350,19 @@ func (d *Depot) reviveNow(ctx context.Context, o fleet.Order, claim fleet.Claim,
 
 // open makes the epoch of a claim the newest of a sandbox, and opens the copy that it
 // goes on from. Without a copy the error is NotFound.
-func (d *Depot) open(ctx context.Context, uid string, claim fleet.Claim) (*vault.Copy, error) {
-	key, err := vault.KeyOf(claim.Key)
-	if err != nil {
-		return nil, err
+func (d *Depot) open(ctx context.Context, uid string, claim fleet.Claim) (c *vault.Copy, key vault.Key, err error) {
+	if key, err = vault.KeyOf(claim.Key); err != nil {
+		return nil, key, err
 	}
 	was, err := d.Vault.Claim(ctx, uid, claim.Epoch)
 	if err != nil {
-		return nil, err
+		return nil, key, err
 	}
 	if was == (vault.Generation{}) {
-		return nil, doze.Errorf(doze.NotFound, "the bucket has no copy of the sandbox: it was on a node that is lost, and never slept for long enough")
+		return nil, key, doze.Errorf(doze.NotFound, "the bucket has no copy of the sandbox: it was on a node that is lost, and never slept for long enough")
 	}
-	return d.Vault.Open(ctx, uid, key)
+	c, err = d.Vault.Open(ctx, uid, key)
+	return c, key, err
 }
 
 // small returns a whole file of a copy, which has one chunk at most.
@@ -366,16 +377,12 @@ func small(ctx context.Context, c *vault.Copy, name string, most int64) ([]byte,
 
 // load puts a copy where the node expects it, and returns what it needs: files, on this host,
 // and volumes.
-func (d *Depot) load(ctx context.Context, uid string, claim fleet.Claim, c *vault.Copy) (has node.Files, volumes []held, err error) {
+func (d *Depot) load(ctx context.Context, uid string, key vault.Key, c *vault.Copy) (has node.Files, volumes []held, err error) {
 	raw, err := small(ctx, c, needsFile, needsMax)
 	if err != nil {
 		return has, nil, err
 	}
 	n, err := parseNeeds(raw)
-	if err != nil {
-		return has, nil, err
-	}
-	key, err := vault.KeyOf(claim.Key)
 	if err != nil {
 		return has, nil, err
 	}
@@ -404,11 +411,11 @@ func (d *Depot) Fetch(ctx context.Context, uid string) (has node.Files, err erro
 	if err != nil {
 		return has, err
 	}
-	c, err := d.open(ctx, uid, claim)
+	c, key, err := d.open(ctx, uid, claim)
 	if err != nil {
 		return has, err
 	}
-	if has, _, err = d.load(ctx, uid, claim, c); err != nil { // it has no volumes
+	if has, _, err = d.load(ctx, uid, key, c); err != nil { // it has no volumes
 		return has, err
 	}
 	d.mu.Lock()

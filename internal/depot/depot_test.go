@@ -554,20 +554,28 @@ func TestDepartMakesItsOwnCopy(t *testing.T) {
 // volumeOf is the name of a volume among the rights.
 func volumeOf(id string) string { return fleet.VolumeObject(id) }
 
-// TestVolumesTravel: a sandbox finds its volumes as they were when its memory was copied, whatever
-// was saved of them after that. The node before saves nothing over them.
-func TestVolumesTravel(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	y := newYard(t)
-	a, b := y.host(t, "a", "root", nil), y.host(t, "b", "root", nil)
+// newYardWithVolume returns a yard with two hosts. The sandbox s is on the first one, and has the
+// volume v with a text.
+func newYardWithVolume(t *testing.T, text string) (y *yard, a, b *host) {
+	t.Helper()
+	y = newYard(t)
+	a, b = y.host(t, "a", "root", nil), y.host(t, "b", "root", nil)
 	for _, name := range []string{"s", volumeOf("v")} {
 		y.rights.move(name, "a")
 		y.rights.move(name, "a")
 	}
 	a.memory["s"], a.wants = "one", []string{"v"}
-	a.disks.write(t, "volume one")
+	a.disks.write(t, text)
 	a.disks.give("s")
+	return y, a, b
+}
+
+// TestVolumesTravel: a sandbox finds its volumes as they were when its memory was copied, whatever
+// was saved of them after that. The node before saves nothing over them.
+func TestVolumesTravel(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	y, a, b := newYardWithVolume(t, "volume one")
 	if err := a.depot.Depart(ctx, "s"); err != nil {
 		t.Fatal(err)
 	}
@@ -702,15 +710,7 @@ func TestSnapshotsTravel(t *testing.T) {
 func TestLateCopy(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	y := newYard(t)
-	a, b := y.host(t, "a", "root", nil), y.host(t, "b", "root", nil)
-	for _, name := range []string{"s", volumeOf("v")} {
-		y.rights.move(name, "a")
-		y.rights.move(name, "a")
-	}
-	a.memory["s"], a.wants = "one", []string{"v"}
-	a.disks.write(t, "old")
-	a.disks.give("s")
+	y, a, b := newYardWithVolume(t, "old")
 	slow := make(chan struct{})
 	a.slow = slow
 	copied := make(chan error, 1)

@@ -17,27 +17,9 @@ import (
 // snapshotEpoch is that of all snapshots.
 const snapshotEpoch = 1
 
-// claimSnapshot returns the key of a snapshot that this node may have.
-func (d *Depot) claimSnapshot(ctx context.Context, id string) (vault.Key, error) {
-	claim, err := d.Rights.Claim(ctx, d.ID, fleet.SnapshotObject(id))
-	if err != nil {
-		return vault.Key{}, err
-	}
-	return vault.KeyOf(claim.Key)
-}
-
 // SaveSnapshot implements [fleet.Mover].
 func (d *Depot) SaveSnapshot(ctx context.Context, id string) error {
-	object := fleet.SnapshotObject(id)
-	turn, release, err := d.locks.Take(ctx, object)
-	if err != nil {
-		return err
-	}
-	defer release()
-	bounded, cancel := context.WithTimeout(turn, copyTimeout)
-	defer cancel()
-	defer context.AfterFunc(ctx, cancel)()
-	return d.saveSnapshot(bounded, id)
+	return d.inTurn(ctx, fleet.SnapshotObject(id), func(ctx context.Context) error { return d.saveSnapshot(ctx, id) })
 }
 
 func (d *Depot) saveSnapshot(ctx context.Context, id string) error {
@@ -46,7 +28,7 @@ func (d *Depot) saveSnapshot(ctx context.Context, id string) error {
 	if err != nil || has {
 		return err
 	}
-	key, err := d.claimSnapshot(ctx, id)
+	_, key, err := d.right(ctx, object)
 	if err != nil {
 		return err
 	}
@@ -83,7 +65,7 @@ func (d *Depot) FetchSnapshot(ctx context.Context, id string) error {
 	if d.node.HasSnapshot(id) {
 		return nil
 	}
-	key, err := d.claimSnapshot(turn, id)
+	_, key, err := d.right(turn, fleet.SnapshotObject(id))
 	if err != nil {
 		return err
 	}

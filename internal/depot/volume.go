@@ -43,16 +43,6 @@ func (h held) check() error {
 	return nil
 }
 
-// claimVolume returns the right of this node to a volume.
-func (d *Depot) claimVolume(ctx context.Context, id string) (epoch uint64, key vault.Key, err error) {
-	claim, err := d.Rights.Claim(ctx, d.ID, fleet.VolumeObject(id))
-	if err != nil {
-		return 0, key, err
-	}
-	key, err = vault.KeyOf(claim.Key)
-	return claim.Epoch, key, err
-}
-
 // next is a generation of an epoch that is newer than the last one that counts, and than all
 // that this depot returned before.
 func (d *Depot) next(ctx context.Context, id string, epoch uint64) vault.Generation {
@@ -70,7 +60,7 @@ func (d *Depot) next(ctx context.Context, id string, epoch uint64) vault.Generat
 // has are not sent: each is read and hashed to find out. owner has the volume, if it is a copy
 // of what a sandbox has. If another one has it by now, the copy may be older than what was saved.
 func (d *Depot) putVolume(ctx context.Context, id, file, owner string) (h held, err error) {
-	epoch, key, err := d.claimVolume(ctx, id)
+	epoch, key, err := d.right(ctx, fleet.VolumeObject(id))
 	if err != nil {
 		return h, err
 	}
@@ -79,7 +69,7 @@ func (d *Depot) putVolume(ctx context.Context, id, file, owner string) (h held, 
 		return h, err
 	}
 	start, object := time.Now(), fleet.VolumeObject(id)
-	g := d.next(ctx, object, epoch) // who gets the volume after the next line has a higher one
+	g := d.next(ctx, object, epoch) // a sandbox that gets the volume after the next line gets a higher one
 	if now := d.node.Travels().Owner(id); now != owner {
 		return h, doze.Errorf(doze.Conflict, "the volume %s went from the sandbox while it was copied", id)
 	}
@@ -94,7 +84,7 @@ func (d *Depot) putVolume(ctx context.Context, id, file, owner string) (h held, 
 
 // tidyVolume removes older generations of a volume that no copy needs any more.
 func (d *Depot) tidyVolume(ctx context.Context, id string) {
-	_, key, err := d.claimVolume(ctx, id)
+	_, key, err := d.right(ctx, fleet.VolumeObject(id))
 	if err == nil {
 		_, err = d.Vault.Sweep(ctx, fleet.VolumeObject(id), key, copiesMost, sweepGrace)
 	}
@@ -126,7 +116,7 @@ func without(tree []vault.File, ids []string) []vault.File {
 // getVolumes brings the volumes that a copy needs to this node, as they were then.
 func (d *Depot) getVolumes(ctx context.Context, all []held) error {
 	for _, h := range all {
-		epoch, key, err := d.claimVolume(ctx, h.ID)
+		epoch, key, err := d.right(ctx, fleet.VolumeObject(h.ID))
 		if err != nil {
 			return err
 		}
@@ -166,19 +156,11 @@ func (d *Depot) getVolume(ctx context.Context, h held, epoch uint64, key vault.K
 
 // SaveVolume implements [fleet.Mover].
 func (d *Depot) SaveVolume(ctx context.Context, id string) error {
-	turn, release, err := d.locks.Take(ctx, fleet.VolumeObject(id))
-	if err != nil {
-		return err
-	}
-	defer release()
-	bounded, cancel := context.WithTimeout(turn, copyTimeout)
-	defer cancel()
-	defer context.AfterFunc(ctx, cancel)()
-	return d.saveVolume(bounded, id)
+	return d.inTurn(ctx, fleet.VolumeObject(id), func(ctx context.Context) error { return d.saveVolume(ctx, id) })
 }
 
 func (d *Depot) saveVolume(ctx context.Context, id string) error {
-	epoch, _, err := d.claimVolume(ctx, id)
+	epoch, _, err := d.right(ctx, fleet.VolumeObject(id))
 	if err != nil {
 		return err
 	}
@@ -220,7 +202,7 @@ func (d *Depot) FetchVolumes(ctx context.Context, all []fleet.Volume) error {
 		if here >= v.Epoch {
 			continue
 		}
-		epoch, key, err := d.claimVolume(ctx, v.ID)
+		epoch, key, err := d.right(ctx, fleet.VolumeObject(v.ID))
 		if err != nil {
 			return err
 		}

@@ -58,7 +58,7 @@ func TestClaimHome(t *testing.T) {
 	}
 }
 
-// TestRoles: who serves a data directory is known, and who has served it is not named.
+// TestRoles: the roles that serve a data directory are named, and those that have ended are not.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()

@@ -50,7 +50,7 @@ type Volumes interface {
 type Traveller interface {
 	// Lend has read get the file of a disk that nobody has, until somebody wants the disk.
 	Lend(ctx context.Context, id string, read func(ctx context.Context, path string) error) error
-	// Owner is who has a disk; empty for nobody.
+	// Owner is the UID of the sandbox that has a disk; empty if no sandbox has it.
 	Owner(id string) string
 	// Epoch is that in which a disk is here; 0 if it is not.
 	Epoch(id string) (uint64, error)

@@ -160,18 +160,8 @@ func (r *Remote) NodeMetrics(ctx context.Context) ([][]byte, error) {
 	return slices.DeleteFunc(texts, func(text []byte) bool { return text == nil }), nil
 }
 
-// Census returns what is counted of nodes. It is empty while the records are out of reach.
-func (r *Remote) Census(ctx context.Context) metric.Nodes {
-	const megabyte = 1 << 20
-	c, err := r.roster.Census(ctx)
-	if err != nil {
-		slog.WarnContext(ctx, "the metrics of nodes are missing", "err", err)
-	}
-	return metric.Nodes{
-		States: c.States, Memory: c.Memory * megabyte, Reserved: c.Reserved * megabyte,
-		Losses: c.Losses, Rescues: c.Rescues, Moves: c.Moves,
-	}
-}
+// Census returns what is counted of nodes, as [roster.Roster.Census] says.
+func (r *Remote) Census(ctx context.Context) metric.Nodes { return r.roster.Census(ctx) }
 
 // Handler serves the other two roles, and machines that join. Metrics is the page of them.
 func (r *Remote) Handler(metrics http.Handler) http.Handler {

@@ -2,28 +2,15 @@ package roster
 
 import (
 	"context"
+	"log/slog"
 	"sync/atomic"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/metric"
 )
 
-// A Census is what nodes are now, and what became of sandboxes since this process began.
-type Census struct {
-	// States has how many nodes on record are in each state. Those that have not joined
-	// this process are away, unless they are lost.
-	States map[string]int64
-	// Memory is what sandboxes of the nodes that are here can have together, and Reserved
-	// what those that are awake may use, in MB.
-	Memory, Reserved int64
-	// Losses are leases that ended.
-	Losses uint64
-	// Rescues are sandboxes of lost nodes, by what became of them: Resumed or Failed.
-	Rescues map[string]uint64
-	// Moves are sandboxes that an operator moved, also by a drain: Moved or Stayed.
-	Moves map[string]uint64
-}
-
-// What becomes of sandboxes in a [Census].
+// What becomes of sandboxes in a census. Those of lost nodes are Resumed or Failed. Those that an
+// operator moves, also by a drain, are Moved or Stayed.
 const (
 	Resumed = "resumed" // on another node, from its last copy
 	Failed  = "failed"  // nothing is left of it
@@ -31,19 +18,22 @@ const (
 	Stayed  = "stayed" // it goes on where it was
 )
 
-// Away is the state in a [Census] of a node that has not joined and is not lost.
+// Away is the state in a census of a node that has not joined and is not lost.
 const Away = "away"
 
 // tally counts since this process began.
 type tally struct{ losses, resumed, failed, moved, stayed atomic.Uint64 }
 
-// Census counts the nodes.
-func (r *Roster) Census(ctx context.Context) (Census, error) {
+// Census counts the nodes on record, and what became of sandboxes since this process began. It is
+// empty while the records are out of reach.
+func (r *Roster) Census(ctx context.Context) metric.Nodes {
+	const megabyte = 1 << 20
 	all, err := r.List(ctx)
 	if err != nil {
-		return Census{}, err
+		slog.WarnContext(ctx, "the metrics of nodes are missing", "err", err)
+		return metric.Nodes{}
 	}
-	c := Census{
+	c := metric.Nodes{
 		States: map[string]int64{string(doze.NodeReady): 0, string(doze.NodeCordoned): 0, string(doze.NodeDraining): 0, string(doze.NodeLost): 0, Away: 0},
 		Losses: r.tally.losses.Load(), Rescues: map[string]uint64{Resumed: r.tally.resumed.Load(), Failed: r.tally.failed.Load()},
 		Moves: map[string]uint64{Moved: r.tally.moved.Load(), Stayed: r.tally.stayed.Load()},
@@ -52,13 +42,13 @@ func (r *Roster) Census(ctx context.Context) (Census, error) {
 		switch {
 		case n.Present:
 			c.States[string(n.State)]++
-			c.Memory += int64(n.Memory)
-			c.Reserved += int64(n.Reserved)
+			c.Memory += int64(n.Memory) * megabyte
+			c.Reserved += int64(n.Reserved) * megabyte
 		case n.State == doze.NodeLost:
 			c.States[string(n.State)]++
 		default:
 			c.States[Away]++
 		}
 	}
-	return c, nil
+	return c
 }

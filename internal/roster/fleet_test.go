@@ -260,9 +260,9 @@ func TestRescue(t *testing.T) {
 				t.Errorf("the node that comes back does not hear that %s is elsewhere: %v", uid, l.Gone)
 			}
 		}
-		c, err := y.r.Census(t.Context())
-		if err != nil || c.Losses != 1 || c.Rescues[roster.Resumed] != 3 || c.Rescues[roster.Failed] != 1 || c.States["ready"] != 2 {
-			t.Errorf("it is counted as %+v, %v", c, err)
+		c := y.r.Census(t.Context())
+		if c.Losses != 1 || c.Rescues[roster.Resumed] != 3 || c.Rescues[roster.Failed] != 1 || c.States["ready"] != 2 {
+			t.Errorf("it is counted as %+v", c)
 		}
 		if l.Epoch != 2 || y.stateOfN1() != doze.NodeReady {
 			t.Errorf("the node that comes back is %s and has the lease %+v", y.stateOfN1(), l)
@@ -624,8 +624,8 @@ func TestPendingOnFullNode(t *testing.T) {
 		if diff := cmp.Diff(map[string]string{"a": "n3"}, y.at(machines)); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
-		if c, err := y.r.Census(t.Context()); err != nil || c.Rescues[roster.Resumed] != 1 {
-			t.Errorf("the rescues are %v, %v", c.Rescues, err)
+		if c := y.r.Census(t.Context()); c.Rescues[roster.Resumed] != 1 {
+			t.Errorf("the rescues are %v", c.Rescues)
 		}
 	}, "n1", "n2", "n3")
 }

@@ -80,7 +80,7 @@ func (s *Store) LoseNode(ctx context.Context, id string, epoch uint64) error {
 	return gone(s.write.ExecContext(ctx, `UPDATE nodes SET state = $3, epoch = epoch + 1 WHERE id = $1 AND epoch = $2`, id, int64(epoch), doze.NodeLost))(errNoNode) //nolint:gosec // G115: it counts losses
 }
 
-// errHeld is the answer to who removes a node that has something.
+// errHeld rejects the removal of a node that still has something.
 func errHeld(kind, id string) error {
 	return doze.Errorf(doze.Conflict, "the node still has the %s %s: drain it first, and delete what no drain moves", kind, id)
 }

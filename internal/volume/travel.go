@@ -100,7 +100,7 @@ func (p *Pool) reclaim(id string) {
 	}
 }
 
-// Owner is who has a volume; empty for nobody.
+// Owner is the owner of the lease of a volume; empty if the volume is free.
 func (p *Pool) Owner(id string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
