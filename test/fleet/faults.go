@@ -104,7 +104,7 @@ func try(ctx context.Context, dir string, o options) (c counts, err error) {
 		return c, fmt.Errorf("no fault has %q in its name", o.only)
 	}
 	t.recorder = newRecorder(o.say)
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(hostAddress, recorderPort))
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(f.wire.here(), recorderPort))
 	if err != nil {
 		return c, err
 	}

@@ -160,7 +160,7 @@ func start(ctx context.Context, dir string, extra ...string) (f *fleet, err erro
 func (f *fleet) plug(ctx context.Context) error {
 	last := 10
 	for _, name := range slices.Concat(controlNames(), []string{bucketHost, recordsHost}, edgeNames(), nodeNames()) {
-		if err := f.wire.plug(ctx, name, fmt.Sprintf("%s.%d", subnet, last)); err != nil {
+		if err := f.wire.plug(ctx, name, fmt.Sprintf("%s.%d", f.wire.subnet(), last)); err != nil {
 			return err
 		}
 		last++
@@ -222,7 +222,7 @@ func (f *fleet) plan(ctx context.Context) error {
 	for _, name := range nodeNames() {
 		role("node", name, slices.Concat(remote, []string{
 			"--node-listen", f.at(name, nodePort), "--cgroup", f.cgroup(name), "--images-dir", testkit.Images, "--swap", "off",
-			"--egress", "open", "--egress-allow", hostAddress + "/32", "--warm-pool", "0", "--warm-pool-max", "0", "--idle-cpu", "0", "--ready", "0",
+			"--egress", "open", "--egress-allow", f.wire.here() + "/32", "--warm-pool", "0", "--warm-pool-max", "0", "--idle-cpu", "0", "--ready", "0",
 		}, f.extra)...)
 	}
 	for _, name := range edgeNames() {
@@ -231,7 +231,7 @@ func (f *fleet) plan(ctx context.Context) error {
 	return nil
 }
 
-func (f *fleet) cgroup(name string) string { return "doze-fleet-" + name }
+func (f *fleet) cgroup(name string) string { return fmt.Sprintf("doze-fleet-%d-%s", f.wire.slot, name) }
 
 // copyKey gives the key of the first node to the others.
 func (f *fleet) copyKey(from string) error {

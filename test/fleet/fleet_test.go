@@ -102,17 +102,17 @@ func TestWire(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for name, address := range map[string]string{"left": subnet + ".10", "right": subnet + ".11"} {
+	for name, address := range map[string]string{"left": w.subnet() + ".10", "right": w.subnet() + ".11"} {
 		if err := w.plug(t.Context(), name, address); err != nil {
 			t.Fatal(err)
 		}
 	}
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(hostAddress, "0"))
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(w.here(), "0"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	w.hosts["here"] = hostAddress
+	w.hosts["here"] = w.here()
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestWire(t *testing.T) {
 	reaches := func(from string) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		c := w.command(from, "bash", "-c", "exec 3<>/dev/tcp/"+hostAddress+"/"+port)
+		c := w.command(from, "bash", "-c", "exec 3<>/dev/tcp/"+w.here()+"/"+port)
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -78,7 +78,7 @@ func (g *gate) close() error {
 
 // listen listens on a host, in this process.
 func (w *wire) listen(ctx context.Context, host, port string) (l net.Listener, err error) {
-	space, err := os.Open("/run/netns/" + prefix + host)
+	space, err := os.Open("/run/netns/" + w.prefix() + host)
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ func (f *fleet) planRecords(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(allowed, "host all doze %s.0/24 trust\n", subnet)
+	_, err = fmt.Fprintf(allowed, "host all doze %s.0/24 trust\n", f.wire.subnet())
 	if err = errors.Join(err, allowed.Close()); err != nil {
 		return err
 	}

@@ -45,10 +45,10 @@ func (f *fleet) many(ctx context.Context, n int) ([]*witness, error) {
 	return all, group.Wait()
 }
 
-// record answers sandboxes of a fleet until stop is called.
-func record(ctx context.Context, say func(string)) (r *recorder, stop func(), err error) {
+// record answers the sandboxes of a fleet until stop is called.
+func record(ctx context.Context, f *fleet, say func(string)) (r *recorder, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(hostAddress, recorderPort))
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(f.wire.here(), recorderPort))
 	if err != nil {
 		cancel()
 		return nil, nil, err
@@ -109,7 +109,7 @@ func takeover(ctx context.Context, dir string, asleep, awake int, say func(strin
 		return err
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
-	r, stop, err := record(ctx, say)
+	r, stop, err := record(ctx, f, say)
 	if err != nil {
 		return err
 	}
@@ -254,7 +254,7 @@ func drain(ctx context.Context, dir string, many int, say func(string)) (d drain
 		return d, err
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
-	r, stop, err := record(ctx, say)
+	r, stop, err := record(ctx, f, say)
 	if err != nil {
 		return d, err
 	}

@@ -333,7 +333,7 @@ func upgrade(ctx context.Context, dir string, o options) (u upgraded, err error)
 		return u, err
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
-	r, stop, err := record(ctx, say)
+	r, stop, err := record(ctx, f, say)
 	if err != nil {
 		return u, err
 	}

@@ -49,7 +49,7 @@ func (f *fleet) witness(ctx context.Context, name string, every time.Duration) (
 	if _, err := agent.WriteFile(ctx, "/witness.py", bytes.NewReader(witnessScript), "0644"); err != nil {
 		return nil, err
 	}
-	command := fmt.Sprintf("exec python3 /witness.py %s %s %s %d %g", name, hostAddress, recorderPort, witnessMB, every.Seconds())
+	command := fmt.Sprintf("exec python3 /witness.py %s %s %s %d %g", name, f.wire.here(), recorderPort, witnessMB, every.Seconds())
 	started, err := agent.Start(ctx, client.Command{Command: command})
 	if err != nil {
 		return nil, err
