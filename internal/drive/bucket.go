@@ -50,7 +50,7 @@ func Find(ctx context.Context, o Options) (*Bucket, error) {
 	ctx, cancel := context.WithTimeout(ctx, findTime)
 	defer cancel()
 	if err := b.Check(ctx); err != nil {
-		slog.Warn("the bucket of drives cannot be used", "bucket", b.URL(), "err", err)
+		slog.Warn("a bucket cannot be used", "bucket", b.URL(), "err", err)
 	}
 	return b, nil
 }
@@ -63,14 +63,14 @@ func Open(o Options) (*Bucket, error) {
 	}
 	keys := credentials.NewFileAWSCredentials(o.Credentials, "default")
 	if _, err := os.Stat(o.Credentials); err != nil {
-		return nil, fmt.Errorf("the credentials for drives: %w", err)
+		return nil, fmt.Errorf("the credentials of the bucket: %w", err)
 	}
 	if v, err := keys.GetWithContext(nil); err != nil || v.AccessKeyID == "" || v.SecretAccessKey == "" {
-		return nil, fmt.Errorf("the credentials for drives: %s needs a section [default] with aws_access_key_id and aws_secret_access_key", o.Credentials)
+		return nil, fmt.Errorf("the credentials of the bucket: %s needs a section [default] with aws_access_key_id and aws_secret_access_key", o.Credentials)
 	}
 	client, err := minio.New(u.Host, &minio.Options{Creds: keys, Secure: u.Scheme == "https", Region: o.Region, BucketLookup: minio.BucketLookupPath})
 	if err != nil {
-		return nil, fmt.Errorf("the bucket of drives: %w", err)
+		return nil, fmt.Errorf("the bucket: %w", err)
 	}
 	return &Bucket{client, u.String(), name}, nil
 }
@@ -79,11 +79,11 @@ func Open(o Options) (*Bucket, error) {
 func Parse(text string) (endpoint *url.URL, bucket string, err error) {
 	u, err := url.Parse(strings.TrimSuffix(text, "/"))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-		return nil, "", errors.New("the bucket of drives must be a URL such as https://s3.example.com/bucket, without credentials")
+		return nil, "", errors.New("a bucket must be a URL such as https://s3.example.com/bucket, without credentials")
 	}
 	bucket = strings.TrimPrefix(u.Path, "/")
 	if bucket == "" || strings.Contains(bucket, "/") {
-		return nil, "", errors.New("the bucket of drives must be a URL whose path is the name of the bucket, such as https://s3.example.com/bucket")
+		return nil, "", errors.New("a bucket must be a URL whose path is the name of the bucket, such as https://s3.example.com/bucket")
 	}
 	return u, bucket, nil
 }
@@ -98,7 +98,7 @@ func (b *Bucket) URL() string { return b.url }
 func (b *Bucket) Check(ctx context.Context) error {
 	ok, err := b.client.BucketExists(ctx, b.name)
 	if err == nil && !ok {
-		err = fmt.Errorf("there is no bucket %s", b.url)
+		err = fmt.Errorf("there is no bucket %s: make it first", b.url)
 	}
 	return err
 }

@@ -79,7 +79,8 @@ var snippets = map[string]snippet{
 			"doze drive create shared", ":", "doze drive mount web shared /mnt/shared", ":", // docs/api/drives.md does
 			"doze build ./closed -t closed", ":", "doze sandbox create web --image closed", ":", // TestPackageMirrors
 			"dozed certificates --data /var/lib/doze", "dozed certificates --data $PWD/fleet",
-			"dozed control --data /var/lib/doze --control-listen", ": control", "dozed node --data /var/lib/doze --node-listen", ": node", "dozed edge --data /var/lib/doze --control", ": edge", "doze node ", ": node ", "doze sandbox move web --to NODE", ":", // TestEnroll, TestDrain and TestMove
+			"dozed control --data /var/lib/doze --control-listen", ": control", "dozed node --data /var/lib/doze --control", ": node", "dozed edge --data /var/lib/doze --control", ": edge", "doze node ", ": node ", "doze sandbox move web --to NODE", ":", // TestEnroll, TestDrain and TestMove
+			">/etc/doze.remote)", ">doze.remote)", "until doze login", "until : login", "/etc/doze/doze.json", "doze.json", // TestStranger
 			"dozed control --data /var/lib/doze &", ":", "dozed node    --data /var/lib/doze &", ":", "dozed edge    --data /var/lib/doze &", ":", // the roles of every other test
 			"make release ", ": make release ", "docker load <dist/", ": docker load dist/", "helm install", ": helm install", "sudo sh dist/VERSION/install.sh", ": install.sh", "sudo systemctl", ": systemctl", // make release-test
 			"sudo doze login --data /var/lib/doze", ":", "dozed doctor\n", "dozed doctor >/dev/null\n",

@@ -97,12 +97,16 @@ func (w *wire) clear() error {
 	return err
 }
 
-// plug makes a host with an address.
+// plug makes a host with an address. In another network than ours, it has no way out.
 func (w *wire) plug(ctx context.Context, name, address string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.hosts[name] = address
 	space, switchName := w.prefix()+name, w.switchName()
+	out := "default via " + w.here()
+	if !strings.HasPrefix(address, w.subnet()+".") {
+		out = "unreachable default"
+	}
 	return run(ctx,
 		"ip netns add "+space,
 		"ip link add "+name+" netns "+switchName+" type veth peer name eth0 netns "+space,
@@ -111,7 +115,7 @@ func (w *wire) plug(ctx context.Context, name, address string) error {
 		"ip -n "+space+" addr add "+address+"/24 dev eth0",
 		"ip -n "+space+" link set eth0 up",
 		"ip -n "+space+" link set lo up",
-		"ip -n "+space+" route add default via "+w.here(),
+		"ip -n "+space+" route add "+out,
 	)
 }
 

@@ -204,6 +204,9 @@ type Identity struct {
 // ended is an error, which says how to get another one.
 func Open(dir string, r Role) (*Identity, error) {
 	cert, err := load(dir, r)
+	if errors.Is(err, fs.ErrNotExist) && r == Node {
+		return nil, fmt.Errorf("the certificate of the role %s: %w: start it once with --join and a token of doze node token, or copy one that dozed certificates made", r, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the certificate of the role %s: %w: make it with dozed certificates, and copy it, its key and %s to this host", r, err, authorityFile)
 	}
