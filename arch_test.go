@@ -122,7 +122,7 @@ var imports = map[string][]string{
 	"internal/image":                               {".", "internal/access", "internal/api", "internal/build", "internal/fleet", "internal/keylock", "internal/openapi", "internal/store"},
 	"internal/greeting":                            {"."},
 	"internal/ingress":                             {".", "internal/greeting", "internal/httpx", "internal/ratelimit"},
-	"internal/instance":                            {".", "internal/disk", "internal/durable", "internal/fleet/enroll", "internal/fleet/mtls", "internal/host", "internal/hostnet", "internal/seal", "internal/settings", "internal/store", "internal/swap", "internal/teardown"},
+	"internal/instance":                            {".", "internal/disk", "internal/drive", "internal/durable", "internal/fleet", "internal/fleet/enroll", "internal/fleet/mtls", "internal/host", "internal/hostnet", "internal/seal", "internal/settings", "internal/store", "internal/swap", "internal/teardown", "internal/vault"},
 	"internal/intercept":                           {".", "internal/httpx"},
 	"internal/keylock":                             {},
 	"internal/lease":                               {"internal/bell"},

@@ -37,7 +37,7 @@ func init() { //nolint:gochecknoinits // the table refers to functions that prin
 		{Name: "destroy", Args: "[--data DIR] [--all] [--yes]", Text: "stop all sandboxes of a data directory and clean up this host. Records and checkpoints stay, unless you pass --all", Run: on("destroy", &instance.Destruction{In: os.Stdin, Out: os.Stdout})},
 		{Name: "backup", Args: "--data DIR --to FILE|- [--passphrase-file FILE]", Text: "save records, keys, images, volumes and sandboxes, also those that are awake, while dozed all runs", Run: on("backup", &backup.Backup{Version: version, Out: os.Stdout, Err: os.Stderr})},
 		{Name: "restore", Args: "--data DIR --from FILE|- [--passphrase-file FILE]", Text: "make an empty data directory that of a backup", Run: on("restore", &backup.Restore{In: os.Stdin, Err: os.Stderr})},
-		{Name: "migrate", Args: "--data DIR --to URL|sqlite", Text: "move the records to a PostgreSQL database, or back into the data directory, while dozed is stopped", Run: on("migrate", &instance.Migration{Out: os.Stdout})},
+		{Name: "migrate", Args: "--data DIR --to URL|sqlite [--bucket URL]", Text: "move the records to a PostgreSQL database, or back into the data directory, while dozed is stopped", Run: on("migrate", &instance.Migration{Out: os.Stdout})},
 		{Name: "doctor", Args: "[--apply [--only CHECK]] [--data DIR]", Text: "check this host. --apply changes kernel settings as advised, and prints how to undo it", Run: examine},
 		{Name: "image", Args: "build|ls [--data DIR] [NAME …]", Text: "build or list images", Run: images},
 		{Name: "config", Args: "check|print [--config FILE]", Text: "check or print the configuration", Run: configure},

@@ -109,6 +109,10 @@ func VolumeObject(id string) string { return volumeObject + id }
 // snapshotObject begins the names of snapshots in the bucket.
 const snapshotObject = "snapshot-"
 
+// FileForm is the name of a file in the bucket that many machines share. No machine has
+// such a name.
+var FileForm = regexp.MustCompile(`^file-[0-9a-f]{64}$`)
+
 // SnapshotForm is the name of a snapshot in the bucket, with the id of the snapshot.
 var SnapshotForm = regexp.MustCompile(`^` + snapshotObject + `([a-z0-9]{1,64})$`)
 

@@ -51,6 +51,9 @@ const EgressFile = "egress.key"
 // sandboxesDir, in the data directory, has the sandboxes.
 const sandboxesDir = "sandboxes"
 
+// Others that are needed when no host is open.
+const snapshotsDir, volumesDir, leasedFile = "snapshots", "volumes", "leased"
+
 // LogsDir, in the data directory, has what sandboxes wrote.
 const LogsDir = "logs"
 
@@ -294,7 +297,7 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 	}
 	h.node, err = node.Open(ctx, node.Options{
 		Drive: h.mountDrive, Logbook: logs,
-		Dir: filepath.Join(o.Data, sandboxesDir), Snapshots: filepath.Join(o.Data, "snapshots"), Ahead: filepath.Join(o.Data, "ahead"), Away: filepath.Join(o.Data, "away"),
+		Dir: filepath.Join(o.Data, sandboxesDir), Snapshots: filepath.Join(o.Data, snapshotsDir), Ahead: filepath.Join(o.Data, "ahead"), Away: filepath.Join(o.Data, "away"),
 		Volumes: h.volumes, Agent: agent, Driver: fenced, Fetch: h.fetchCopy(),
 		CheckImage: h.images.Check, Making: h.images.Making, Image: h.fetchImage, PinImage: h.pinImage,
 		Images: h.storedImages, ReleaseImage: h.releaseImage, HoldImage: h.images.Hold,
@@ -325,7 +328,7 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 	if err := h.retireAgents(agent); err != nil {
 		slog.Warn("agents of earlier builds could not be removed", "err", err)
 	}
-	if err := driver.Tidy(ctx, filepath.Join(o.Data, sandboxesDir), filepath.Join(o.Data, "snapshots"), filepath.Join(o.Data, "ahead")); err != nil {
+	if err := driver.Tidy(ctx, filepath.Join(o.Data, sandboxesDir), filepath.Join(o.Data, snapshotsDir), filepath.Join(o.Data, "ahead")); err != nil {
 		slog.Warn("what no machine needs any more could not be removed", "driver", o.Driver, "err", err)
 	}
 	return nil
@@ -372,7 +375,7 @@ func (h *Host) openDisks() (err error) {
 
 // openVolumes opens the volumes, which take the room that they reserve.
 func (h *Host) openVolumes() (err error) {
-	if h.volumes, err = volume.Open(filepath.Join(h.o.Data, "volumes"), h.disk); err != nil {
+	if h.volumes, err = volume.Open(filepath.Join(h.o.Data, volumesDir), h.disk); err != nil {
 		return err
 	}
 	h.disk.Written(h.volumes.Written)

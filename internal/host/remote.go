@@ -147,7 +147,7 @@ func (r *Remote) mark(leased bool) error {
 }
 
 // marker is a file that is there while a node has leases, over restarts of the host too.
-func (r *Remote) marker() string { return filepath.Join(r.options.Data, "leased") }
+func (r *Remote) marker() string { return filepath.Join(r.options.Data, leasedFile) }
 
 func (r *Remote) sandboxes() string { return filepath.Join(r.options.Data, sandboxesDir) }
 

@@ -2,17 +2,12 @@ package instance
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/dozehq/doze"
-	"github.com/dozehq/doze/internal/seal"
 	"github.com/dozehq/doze/internal/settings"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -24,6 +19,7 @@ const toFile = "sqlite"
 type Migration struct {
 	To     string // toFile, or the address of a PostgreSQL database
 	ToFile string // a file with that address, which may have a password
+	Bucket string // URL of the bucket of the fleet that the platform becomes
 	Quiet  bool
 
 	Out io.Writer
@@ -33,6 +29,7 @@ type Migration struct {
 func (m *Migration) Bind(flags *flag.FlagSet) {
 	flags.StringVar(&m.To, "to", "", "where the records go: the `URL` of an empty PostgreSQL database, or sqlite. Do not put a password here: use --to-file or ~/.pgpass")
 	flags.StringVar(&m.ToFile, "to-file", "", "`file` with the URL of the PostgreSQL database, including its password")
+	flags.StringVar(&m.Bucket, "bucket", "", "`URL` of the S3 bucket of the fleet that this platform becomes: the same as --remote, with --remote-credentials. It is tried before anything moves, and nodes copy to it what they have")
 	flags.BoolVar(&m.Quiet, "quiet", false, "do not print each table")
 }
 
@@ -41,6 +38,9 @@ func (m *Migration) Bind(flags *flag.FlagSet) {
 // the note is written, everything is as it was. A second attempt then finds the copy, and
 // goes on from there if it is complete.
 func (m *Migration) Do(ctx context.Context, s settings.Settings) error {
+	if m.Bucket != "" {
+		s.Remote = m.Bucket
+	}
 	if m.To != "" && m.ToFile != "" || m.To == "" && m.ToFile == "" {
 		return doze.Errorf(doze.Invalid, "name the new place with --to, or with --to-file")
 	}
@@ -69,10 +69,15 @@ func (m *Migration) Do(ctx context.Context, s settings.Settings) error {
 	if err != nil {
 		return err
 	}
-	if kind == onServer {
-		if err := claimHome(ctx, s.Data, from); err != nil {
-			return err
-		}
+	var has holdings
+	switch {
+	case kind == onServer:
+		has, err = m.leaveHome(ctx, s, from)
+	default:
+		err = comeHome(ctx, s, from)
+	}
+	if err != nil {
+		return err
 	}
 	rows := int64(0)
 	sums, err := store.Copying{From: from, To: to, Alone: true, Copied: func(t store.Sum) {
@@ -97,33 +102,10 @@ func (m *Migration) Do(ctx context.Context, s settings.Settings) error {
 		inDatabaseFile: "in its " + databaseFile + " now: start dozed without --database. Those on the server are as they were; drop that database when you do not need it any more",
 		onServer:       "on the server now: start dozed with --database or --database-file. " + databaseFile + " is as it was; move it away when you do not need it any more",
 	}[kind])
+	if m.Bucket != "" {
+		has.tell(m.Out, s)
+	}
 	return nil
-}
-
-// claimHome records that the sandboxes of a data directory are on its node. Otherwise the first
-// machine that joins the fleet would count as that node, and have none of them. A platform of
-// one process does not read it.
-func claimHome(ctx context.Context, data, records string) (err error) {
-	if _, err := os.Stat(filepath.Join(data, "sandboxes")); errors.Is(err, fs.ErrNotExist) {
-		return nil // the directory has never had a node
-	}
-	cipher, err := seal.Open(SealFile(data))
-	if err != nil {
-		return err
-	}
-	st, err := store.Open(ctx, records, cipher)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, st.Close()) }()
-	if home, err := st.Setting(ctx, store.HomeNode); home != "" || err != nil {
-		return err
-	}
-	id, err := NodeID(data)
-	if err != nil {
-		return err
-	}
-	return st.SetSetting(ctx, store.HomeNode, id)
 }
 
 // target is where the records go.

@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"github.com/dozehq/doze/internal/seal"
+	"github.com/dozehq/doze/internal/settings"
 	"github.com/dozehq/doze/internal/store"
 )
 
-// TestClaimHome: records that leave a data directory with sandboxes say that they are on its
+// TestLeaveHome: records that leave a data directory with sandboxes say that they are on its
 // node, unless they say of another one already.
-func TestClaimHome(t *testing.T) {
+func TestLeaveHome(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	home := func() string {
@@ -34,7 +35,8 @@ func TestClaimHome(t *testing.T) {
 	}
 	claim := func() {
 		t.Helper()
-		if err := claimHome(t.Context(), data, DatabaseFile(data)); err != nil {
+		s := settings.Settings{Data: data}
+		if _, err := new(Migration).leaveHome(t.Context(), s, DatabaseFile(data)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -31,6 +31,28 @@ func Saved(dir string) (map[string]string, error) {
 	return all, nil
 }
 
+// Absent returns all sandboxes in the directory of a node that is not open, by UID, and whether
+// their memory is in the bucket alone. One with a damaged record is there: it fails as it is.
+func Absent(dir string) (map[string]bool, error) {
+	saved, err := Saved(dir)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]bool{}
+	for uid := range saved {
+		r, err := readRecord(filepath.Join(dir, uid), uid)
+		switch {
+		case errors.Is(err, errDamaged):
+			all[uid] = false
+		case err != nil:
+			return nil, err
+		case r.Order.UID != "": // else it is a leftover
+			all[uid] = r.Absent != nil
+		}
+	}
+	return all, nil
+}
+
 // Disown removes the records of sandboxes in the directory of a node that is not open:
 // other nodes have them. Open removes what is left of them.
 func Disown(dir string, uids []string) error {

@@ -2,17 +2,12 @@ package roster
 
 import (
 	"context"
-	"regexp"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/fleet/crew"
 	"github.com/dozehq/doze/internal/vault"
 )
-
-// fileForm is the name of a file in the bucket that many machines share. No machine has
-// such a name.
-var fileForm = regexp.MustCompile(`^file-[0-9a-f]{64}$`)
 
 // Claim implements [fleet.Control].
 func (r *Roster) Claim(_ context.Context, node, machine string) (fleet.Claim, error) {
@@ -56,7 +51,7 @@ func (r *Roster) FileKey(_ context.Context, node, name string) ([]byte, error) {
 	if r.member(node) == nil {
 		return nil, fleet.ErrNotJoined
 	}
-	if !fileForm.MatchString(name) {
+	if !fleet.FileForm.MatchString(name) {
 		return nil, doze.Errorf(doze.Invalid, "%.80q is no name of a file in the bucket", name)
 	}
 	key, err := vault.Derive(r.Master, name)

@@ -78,7 +78,7 @@ func (r *Roster) sweepOnce(ctx context.Context) (dropped int, err error) {
 		if m := fleet.VolumeForm.FindStringSubmatch(id); m != nil && disks[m[1]] {
 			continue
 		}
-		if living[id] || fileForm.MatchString(id) {
+		if living[id] || fleet.FileForm.MatchString(id) {
 			continue
 		}
 		if err := r.Copies.Drop(ctx, id); err != nil {

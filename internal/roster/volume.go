@@ -39,7 +39,7 @@ func (r *Roster) saveAll(ctx context.Context) {
 
 // saveOnce is one look at them. Only those of nodes that have joined can be saved.
 func (r *Roster) saveOnce(ctx context.Context, failed map[string]time.Time) error {
-	if len(r.members()) < 2 { // nobody else could want them
+	if n := len(r.members()); n == 0 || n == 1 && r.Copies == nil { // nobody else could want them
 		return nil
 	}
 	all, err := r.unsaved(ctx)

@@ -185,6 +185,12 @@ func (p *Platform) Split(ctx context.Context) (err error) {
 	return nil
 }
 
+// Join is the opposite of Split. Nothing may run.
+func (p *Platform) Join() {
+	p.roles, p.control, p.node = []string{"all"}, "", ""
+	clear(p.processes)
+}
+
 // secure speaks TLS with this platform, whatever the name.
 func (p *Platform) secure() http.RoundTripper {
 	return &http.Transport{

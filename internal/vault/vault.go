@@ -182,15 +182,19 @@ const (
 // key returns the key of an object, or what the keys of a kind begin with.
 func (v *Vault) key(id, kind, rest string) string { return v.prefix + id + "/" + kind + "/" + rest }
 
-// Check asks whether the bucket is there, the credentials open it, and its server knows the
-// conditional writes that a vault relies on.
+// checkMost bounds what Check reads, in bytes.
+const checkMost = 64
+
+// Check writes to the bucket, reads, and removes it again. It says whether the bucket is there,
+// the credentials open it, and its server knows the conditional writes that a vault relies on.
 func (v *Vault) Check(ctx context.Context) error {
 	key := v.prefix + "check"
 	for range 2 {
 		err := v.put(ctx, key, []byte("check"), true)
 		switch {
 		case errors.Is(err, errExists):
-			return v.remove(ctx, []string{key})
+			_, err := v.get(ctx, key, checkMost)
+			return errors.Join(err, v.remove(ctx, []string{key}))
 		case err != nil:
 			return err
 		}

@@ -128,6 +128,9 @@ func (p *Pool) Epoch(id string) (uint64, error) {
 	return epoch, nil
 }
 
+// EpochIn is [Pool.Epoch] for a directory that no pool has open.
+func EpochIn(dir, id string) (uint64, error) { return (&Pool{dir: dir}).Epoch(id) }
+
 // read returns what a file beside that of a volume says; nothing if it is not there.
 func (p *Pool) read(id, name string) (string, error) {
 	info, err := os.Lstat(p.beside(id, name))
