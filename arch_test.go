@@ -115,7 +115,7 @@ var imports = map[string][]string{
 	"internal/front":                               {".", "internal/certificate", "internal/daemon", "internal/greeting", "internal/handover", "internal/httpx", "internal/ingress", "internal/metric"},
 	"internal/handover":                            {},
 	"internal/host":                                {".", "internal/builder", "internal/catalogue", "internal/daemon", "internal/depot", "internal/disk", "internal/drive", "internal/durable", "internal/egress", "internal/fleet", "internal/fleet/mtls", "internal/hostnet", "internal/intercept", "internal/lease", "internal/logbook", "internal/machine", "internal/machine/fence", "internal/machine/gvisor", "internal/machine/hostproc", "internal/metric", "internal/node", "internal/npm", "internal/outproxy", "internal/seal", "internal/space", "internal/swap", "internal/trace", "internal/vault", "internal/volume"},
-	"internal/checkup":                             {".", "internal/access", "internal/api", "internal/doctor", "internal/front", "internal/host", "internal/settings", "internal/swap"},
+	"internal/checkup":                             {".", "internal/access", "internal/api", "internal/doctor", "internal/fleet/mtls", "internal/front", "internal/host", "internal/instance", "internal/settings", "internal/swap"},
 	"internal/history":                             {".", "internal/access", "internal/api", "internal/durable", "internal/fleet", "internal/metric", "internal/trace"},
 	"internal/hostnet":                             {".", "internal/durable"},
 	"internal/httpx":                               {"."},

@@ -2,12 +2,16 @@ package checkup
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"time"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/doctor"
+	"github.com/dozehq/doze/internal/fleet/mtls"
 	"github.com/dozehq/doze/internal/front"
 	"github.com/dozehq/doze/internal/host"
+	"github.com/dozehq/doze/internal/instance"
 	"github.com/dozehq/doze/internal/settings"
 	"github.com/dozehq/doze/internal/swap"
 )
@@ -24,10 +28,24 @@ func Host(s settings.Settings, companion func(name string) string, given swap.Pl
 	if s.Front().Plain() {
 		h.Plain = s.Listen
 	}
+	h.Fleet = certificates(s, time.Now())
 	if !front.FindsNames(s.Domain) {
 		h.Unfound = s.Domain
 	}
 	return h
+}
+
+// certificates are those of the roles of a fleet that this host may have. That of a node is renewed
+// by itself, and must be of the node in the data directory.
+func certificates(s settings.Settings, now time.Time) (all []doctor.Certificate) {
+	for _, c := range mtls.Look(s.FleetKeys) {
+		seen := doctor.Certificate{Role: string(c.Role), Ends: c.Ends, Err: c.Err, Soon: c.Node == "" && c.Ends.Sub(now) < mtls.Soon}
+		if id := instance.KnownNode(s.Data); seen.Err == nil && c.Node != "" && id != "" && c.Node != id {
+			seen.Err = fmt.Errorf("%s has the certificate of the node %s, and %s is of the node %s: give each node directories of its own", s.FleetKeys, c.Node, s.Data, id)
+		}
+		all = append(all, seen)
+	}
+	return all
 }
 
 // Measured is a host whose platforms the doctor may measure. That takes a second.

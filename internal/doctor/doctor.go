@@ -95,7 +95,16 @@ type Host struct {
 	Proxy    Prober            // the proxy through which this host reaches public addresses; nil: none
 	Plain    string            // address at which others reach dozed by plain HTTP; empty: none
 	Measure  func() []Platform // what a system call takes on each platform, the one in use first; nil: nobody measures
+	Fleet    []Certificate     // those of roles that have a directory here
 	Unfound  string            // domain of sandboxes that this host's programs do not find; empty: none
+}
+
+// Certificate is one by which a role of a fleet is known to the others.
+type Certificate struct {
+	Role string
+	Ends time.Time
+	Soon bool  // it ends soon, and nobody renews it
+	Err  error // why the role would not start with it; nil if it would
 }
 
 // Platform is a way to intercept the system calls of sandboxes.
@@ -112,7 +121,7 @@ type reach uint8
 const (
 	sandboxes reach = iota // about what only sandboxes need
 	always                 // about every process of the platform
-	apart                  // it makes a namespace, and dozed does not start where it fails
+	apart                  // it makes a namespace, or dozed does not start where it fails
 )
 
 // checks is everything that is looked at.
@@ -143,6 +152,7 @@ var checks = []struct {
 	{"KVM", kvm, nil, sandboxes},
 	{"encryption", encryption, nil, sandboxes},
 	{"local names", localNames, nil, sandboxes},
+	{"certificates", certificates, nil, apart},
 }
 
 // Examine runs all checks.
@@ -563,6 +573,30 @@ func localNames(h Host) (Verdict, string, string) {
 	}
 	return Advice, "programs that ask the system, as node and python do, do not find names below " + h.Unfound + "; browsers and curl do",
 		"apt-get install libnss-myhostname, or start dozed without --domain"
+}
+
+// certificates looks at those of a fleet. A role says the rest when it starts.
+func certificates(h Host) (Verdict, string, string) {
+	if len(h.Fleet) == 0 {
+		return Fine, "none: no role of a fleet has one here", ""
+	}
+	var good, wrong []string
+	advice := "dozed certificates makes new ones of the same authority: copy them to their hosts, the key first"
+	for _, c := range h.Fleet {
+		switch {
+		case c.Err != nil:
+			wrong = append(wrong, c.Err.Error())
+			advice = "the role does not start with it"
+		case c.Soon:
+			wrong = append(wrong, fmt.Sprintf("that of %s ends at %s, and nobody renews it", c.Role, c.Ends.UTC().Format(time.DateOnly)))
+		default:
+			good = append(good, fmt.Sprintf("%s until %s", c.Role, c.Ends.UTC().Format(time.DateOnly)))
+		}
+	}
+	if len(wrong) > 0 {
+		return Advice, strings.Join(wrong, "; "), advice
+	}
+	return Fine, strings.Join(good, ", "), ""
 }
 
 func number(name string) int64 {

@@ -186,6 +186,15 @@ func NodeID(data string) (string, error) {
 	return id, durable.Replace(file, []byte(id+"\n"), 0o600)
 }
 
+// KnownNode is NodeID for a caller that only looks. It is empty if there is none.
+func KnownNode(data string) string {
+	raw, err := os.ReadFile(filepath.Join(data, nodeFile))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(raw))
+}
+
 // LockFile is what the process that serves a data directory locks.
 func LockFile(data string) string { return filepath.Join(data, lockFile) }
 

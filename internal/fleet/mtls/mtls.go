@@ -210,6 +210,19 @@ func Open(dir string, r Role) (*Identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the certificate of the role %s: %w: make it with dozed certificates, and copy it, its key and %s to this host", r, err, authorityFile)
 	}
+	i, err := trusting(dir, r)
+	if err != nil {
+		return nil, err
+	}
+	if err := i.check(cert.Leaf); err != nil {
+		return nil, err
+	}
+	i.cert.Store(&cert)
+	return i, nil
+}
+
+// trusting returns the identity of a role, which has no certificate yet.
+func trusting(dir string, r Role) (*Identity, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, authorityFile))
 	if err != nil {
 		return nil, fmt.Errorf("the authority of certificates: %w", err)
@@ -223,14 +236,43 @@ func Open(dir string, r Role) (*Identity, error) {
 		return nil, fmt.Errorf("the authority of certificates: %w", err)
 	}
 	i.pool.AddCert(i.root)
-	if !time.Now().Before(cert.Leaf.NotAfter) {
-		return nil, i.ended(cert.Leaf)
-	}
-	if err := i.check(cert.Leaf); err != nil {
-		return nil, err
-	}
-	i.cert.Store(&cert)
 	return i, nil
+}
+
+// A Sight is what a look at the certificate of a role found.
+type Sight struct {
+	Role Role
+	Node string    // the id of the node that it is of; empty for another role, or for any node
+	Ends time.Time // zero if it cannot be read
+	Err  error     // why the role would not start with it
+}
+
+// Look looks at the certificates in a directory, and changes nothing. Roles without one are left
+// out.
+func Look(dir string) (all []Sight) {
+	for _, r := range Roles {
+		cert, err := tls.LoadX509KeyPair(certFile(dir, r), keyFile(dir, r))
+		if errors.Is(err, fs.ErrNotExist) {
+			if _, none := os.Lstat(certFile(dir, r)); none != nil {
+				continue
+			}
+		}
+		if err != nil { // or a renewal is between its two writes
+			if next, other := tls.LoadX509KeyPair(certFile(dir, r), nextKeyFile(dir, r)); other == nil {
+				cert, err = next, nil
+			}
+		}
+		seen := Sight{Role: r, Err: err}
+		if err == nil {
+			seen.Node, seen.Ends = nodeID(cert.Leaf.DNSNames), cert.Leaf.NotAfter
+			var i *Identity
+			if i, seen.Err = trusting(dir, r); seen.Err == nil {
+				seen.Err = i.check(cert.Leaf)
+			}
+		}
+		all = append(all, seen)
+	}
+	return all
 }
 
 // ended is the error about a certificate that is over. It says how to get another one.
@@ -242,8 +284,11 @@ func (i *Identity) ended(leaf *x509.Certificate) error {
 	return doze.Errorf(doze.Forbidden, "the certificate of the role %s ended at %s: make new ones with dozed certificates, and copy them to their hosts", i.role, at)
 }
 
-// check is an error unless a certificate is good for the role now.
+// check is an error unless a certificate is good for the role now. It says how to get another one.
 func (i *Identity) check(leaf *x509.Certificate) error {
+	if !time.Now().Before(leaf.NotAfter) {
+		return i.ended(leaf)
+	}
 	_, err := leaf.Verify(x509.VerifyOptions{DNSName: i.role.host(), Roots: i.pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
 	if err != nil {
 		return fmt.Errorf("%s is not the certificate of the role %s: %w", certFile(i.dir, i.role), i.role, err)
