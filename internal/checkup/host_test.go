@@ -58,9 +58,16 @@ func TestCertificates(t *testing.T) {
 		}
 	}
 	for name, harm := range map[string]func(t *testing.T, s settings.Settings){
-		"of another role":      func(t *testing.T, s settings.Settings) { put(t, s, "edge", s, "node") },
-		"of another authority": func(t *testing.T, s settings.Settings) { put(t, made(t), "node", s, "node") },
+		"of another role": func(t *testing.T, s settings.Settings) {
+			t.Helper()
+			put(t, s, "edge", s, "node")
+		},
+		"of another authority": func(t *testing.T, s settings.Settings) {
+			t.Helper()
+			put(t, made(t), "node", s, "node")
+		},
 		"without a key": func(t *testing.T, s settings.Settings) {
+			t.Helper()
 			if err := os.Remove(filepath.Join(s.FleetKeys, "node.key")); err != nil {
 				t.Fatal(err)
 			}

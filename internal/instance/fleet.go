@@ -106,8 +106,10 @@ func within(ctx context.Context, data, records string, do func(*store.Store) err
 // that node, and have none of them. A platform of one process does not read it. The bucket, if
 // there is to be one, is tried first.
 func (m *Migration) leaveHome(ctx context.Context, s settings.Settings, records string) (has holdings, err error) {
-	if _, err := os.Stat(filepath.Join(s.Data, "sandboxes")); errors.Is(err, fs.ErrNotExist) && m.Bucket == "" {
-		return has, nil // the directory has never had a node
+	_, err = os.Stat(filepath.Join(s.Data, "sandboxes"))
+	never := errors.Is(err, fs.ErrNotExist) // the directory has never had a node
+	if never && m.Bucket == "" {
+		return has, nil
 	}
 	return has, within(ctx, s.Data, records, func(st *store.Store) error {
 		if has, err = held(ctx, st); err != nil {
@@ -118,7 +120,7 @@ func (m *Migration) leaveHome(ctx context.Context, s settings.Settings, records 
 				return err
 			}
 		}
-		if home, err := st.Setting(ctx, store.HomeNode); home != "" || err != nil {
+		if home, err := st.Setting(ctx, store.HomeNode); home != "" || never || err != nil {
 			return err
 		}
 		id, err := NodeID(s.Data)

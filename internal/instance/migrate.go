@@ -39,7 +39,9 @@ func (m *Migration) Bind(flags *flag.FlagSet) {
 // goes on from there if it is complete.
 func (m *Migration) Do(ctx context.Context, s settings.Settings) error {
 	if m.Bucket != "" {
-		s.Remote = m.Bucket
+		if s.Remote = m.Bucket; m.To == toFile {
+			return doze.Errorf(doze.Invalid, "--bucket is for the way to a fleet: leave it out")
+		}
 	}
 	if m.To != "" && m.ToFile != "" || m.To == "" && m.ToFile == "" {
 		return doze.Errorf(doze.Invalid, "name the new place with --to, or with --to-file")
@@ -70,10 +72,9 @@ func (m *Migration) Do(ctx context.Context, s settings.Settings) error {
 		return err
 	}
 	var has holdings
-	switch {
-	case kind == onServer:
+	if kind == onServer {
 		has, err = m.leaveHome(ctx, s, from)
-	default:
+	} else {
 		err = comeHome(ctx, s, from)
 	}
 	if err != nil {

@@ -125,8 +125,8 @@ func (m *machine) command(ctx context.Context, what, last string) *exec.Cmd {
 
 // removeGroups removes the control groups of a machine. They are empty soon after its end.
 func (m *machine) removeGroups() error {
-	_ = exec.Command("find", "/sys/fs/cgroup", "-depth", "-type", "d", "-path", "*/"+m.name+"*", "-exec", "rmdir", "{}", "+").Run() //nolint:noctx // then there are some, see below
-	left, err := exec.Command("find", "/sys/fs/cgroup", "-type", "d", "-name", m.name).Output()                                     //nolint:noctx // it ends by itself
+	_ = exec.Command("find", "/sys/fs/cgroup", "-depth", "-type", "d", "-path", "*/"+m.name+"*", "-exec", "rmdir", "{}", "+").Run() // then there are some, see below
+	left, err := exec.Command("find", "/sys/fs/cgroup", "-type", "d", "-name", m.name).Output()
 	if err == nil && len(left) > 0 {
 		err = fmt.Errorf("control groups are left: %s", left)
 	}
@@ -286,7 +286,7 @@ func grantBucket(t *testing.T, w *wire, cert, key string) {
 // grantRecords serves the empty database that the page takes for granted. It wants a password.
 func grantRecords(t *testing.T, w *wire) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "doze-stranger-records-") // the server does not run as root
+	dir, err := os.MkdirTemp("", "doze-stranger-records-") //nolint:usetesting // the server does not run as root
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +295,7 @@ func grantRecords(t *testing.T, w *wire) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules := "local all all trust\nhost all doze 10.0.0.0/24 scram-sha-256\n"
+	rules := "local all doze trust\nhost all doze 10.0.0.0/24 scram-sha-256\n"
 	if err := os.WriteFile(filepath.Join(dir, "data", "pg_hba.conf"), []byte(rules), 0); err != nil {
 		t.Fatal(err)
 	}
