@@ -112,6 +112,7 @@ func Open(ctx context.Context, o Options) (*Listener, error) {
 		_ = held.Close() // of another address
 	}
 	var listen net.ListenConfig
+	listen.SetMultipathTCP(false) // Deafen cannot work with it
 	if d.Listener, err = listen.Listen(ctx, "tcp", o.Address); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -350,6 +351,38 @@ func (d *Listener) admit() {
 		d.paused = nil
 	}
 }
+
+// Deafen has the kernel ignore new callers until the listener is closed. Accept still returns
+// those that have called. So none of them is cut off by the close: they find out that they are
+// refused a second later, when the kernel of theirs calls again. It does nothing to a socket that
+// somebody else keeps, since the next process listens to it.
+func (d *Listener) Deafen() error {
+	socket, ok := d.Listener.(syscall.Conn)
+	if d.fixed || !ok {
+		return nil
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var attached error
+	err = raw.Control(func(fd uintptr) {
+		attached = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(noCalls)), Filter: &noCalls[0]})
+	})
+	return errors.Join(err, attached)
+}
+
+// noCalls drops the first packet of each connection, and passes all others.
+var noCalls = [...]unix.SockFilter{
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 13}, // the flags of TCP
+	{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: synFlag | ackFlag},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: synFlag, Jf: 1},
+	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
+}
+
+// Flags of TCP.
+const synFlag, ackFlag = 0x02, 0x10
 
 // Shut ends the holder, so that callers are refused as soon as the listener is
 // closed, too.

@@ -352,3 +352,39 @@ func TestPause(t *testing.T) {
 		t.Error("a listener that was closed in a pause still waits")
 	}
 }
+
+// TestDeafen: who has called is served, though the listener is closed soon. Who calls after that
+// finds out that they are refused.
+func TestDeafen(t *testing.T) {
+	t.Parallel()
+	d := open(t, options(t))
+	address := d.Addr().String()
+	before := call(t, address)
+	if err := d.Deafen(); err != nil {
+		t.Fatal(err)
+	}
+	late := make(chan error, 1)
+	go func() { // ends with the call
+		c, err := (&net.Dialer{Timeout: patience}).DialContext(t.Context(), "tcp", address)
+		if err == nil {
+			_ = c.Close()
+		}
+		late <- err
+	}()
+	greet(t, d, "hello")
+	hears(t, before, "hello")
+	select {
+	case err := <-late:
+		t.Errorf("a call to a listener that is deaf: %v", err)
+	case <-time.After(deaf):
+	}
+	if err := errors.Join(d.Shut(), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-late; !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a call that nobody hears: %v, want that it is refused", err)
+	}
+}
+
+// deaf is for a call that would be taken at once.
+const deaf = 300 * time.Millisecond
