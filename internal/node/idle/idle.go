@@ -56,8 +56,8 @@ type Use struct {
 	holds   int
 	mark    Mark
 	marked  map[Mark]int // of the holds, how many began after a mark and before the next one
-	asked   bool // a process inside asked to stay awake
-	silent  int  // how often in a row the agent did not answer
+	asked   bool         // a process inside asked to stay awake
+	silent  int          // how often in a row the agent did not answer
 	grace   time.Duration
 	parting bool
 	copying bool
