@@ -29,10 +29,10 @@ const (
 	EdgeLinger = 30 * time.Second
 	// drainTime is what requests get to end in when dozed stops.
 	drainTime = 10 * time.Second
-	// idleTime is how long an edge that ends waits for connections without a request. Clients
+	// IdleDefault is how long an edge that ends waits for connections without a request. Clients
 	// close theirs first: most do after seconds, and those in Go after 90. Units that stop an
 	// edge give it longer than all of its times.
-	idleTime = 95 * time.Second
+	IdleDefault = 95 * time.Second
 	// idleLook is how often we look at them.
 	idleLook = 100 * time.Millisecond
 	// deafTime is how long a connection may take to be made that a caller has begun to make.
@@ -56,9 +56,13 @@ type Options struct {
 	Domain     string // of the names of sandboxes; may be empty
 
 	// Linger is how long requests that are under way may take at a stop. Without it, they are
-	// rejected and cut off. Other edges take the callers meanwhile. With it, connections without
-	// a request are left to their clients for a time.
+	// rejected and cut off. Other edges take the callers meanwhile.
 	Linger time.Duration
+	// Idle is how long connections without a request are left to their clients, with Linger.
+	Idle time.Duration
+	// Hurry gets the signals by which the process ends. The second one ends all waiting. It may
+	// be nil.
+	Hurry <-chan os.Signal
 
 	Cert, Key string     // PEM files of a certificate; empty is none
 	Authority *Authority // that gives certificates for other names; nil is none
@@ -84,13 +88,14 @@ type Front struct {
 	publicURL string
 	requests  *inflight
 	linger    time.Duration
+	hurry     <-chan os.Signal
 	idle      time.Duration // how long connections without a request are waited for
 }
 
 // Open makes the servers. It accepts nobody yet. The listeners stay the caller's.
 func Open(o Options) (_ *Front, err error) {
 	noteLocalNames(o.Domain)
-	f := &Front{listeners: o.Listeners, publicURL: o.PublicURL, requests: newInflight(), linger: o.Linger, idle: idleTime}
+	f := &Front{listeners: o.Listeners, publicURL: o.PublicURL, requests: newInflight(), linger: o.Linger, idle: o.Idle, hurry: o.Hurry}
 	if f.ingress, err = ingress.New(o.Limits); err != nil {
 		return nil, fmt.Errorf("count descriptors: %w", err)
 	}
@@ -244,11 +249,23 @@ func (f *Front) leave(ctx context.Context, replaced func() bool) error {
 	}
 	f.requests.shut.Store(true)
 	f.requests.closing.Store(true)
-	life, began := context.WithoutCancel(ctx), time.Now()
+	began := time.Now()
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	slog.Info("to end as soon as no request is under way and clients have closed their connections; another signal ends that", "idle", f.idle)
 	pause(life, leaveWait)
-	if err := f.rested(life, 0); err != nil {
-		return err
+	select {
+	case <-f.hurry: // that by which it ends
+	default:
 	}
+	go func() { // ends with life
+		select {
+		case <-f.hurry:
+			stop()
+		case <-life.Done():
+		}
+	}()
+	_ = f.rested(life, 0) // an error is another signal
 	// Those that came last by a connection that was idle get their time, too.
 	most, cancel := context.WithTimeout(life, max(f.linger-time.Since(began), drainTime))
 	defer cancel()

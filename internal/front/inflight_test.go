@@ -103,7 +103,7 @@ func TestLeave(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				f := &Front{requests: newInflight(), linger: tt.linger, ingress: in, idle: idleTime}
+				f := &Front{requests: newInflight(), linger: tt.linger, ingress: in, idle: IdleDefault}
 				h := f.requests.over(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 					if r.URL.Path == "/long" {
 						time.Sleep(tt.takes)

@@ -79,11 +79,10 @@ func startEdge(t *testing.T, address, path string) *edgeProcess {
 	if err := d.Hold(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f, err := Open(Options{Listeners: &Listeners{api: d}, Handler: echo{}, Listen: address, Linger: EdgeLinger})
+	f, err := Open(Options{Listeners: &Listeners{api: d}, Handler: echo{}, Listen: address, Linger: EdgeLinger, Idle: edgeIdle})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.idle = edgeIdle
 	ctx, end := context.WithCancelCause(t.Context())
 	p := &edgeProcess{address: address, signals: make(chan os.Signal, 1), stop: end, ended: make(chan error, 1)}
 	go func() { // ends with ctx

@@ -433,6 +433,9 @@ func (f *fleet) thaw(name string) {
 func (f *fleet) close() error {
 	var errs []error
 	var tasks sync.WaitGroup
+	if f.http != nil {
+		f.http.CloseIdleConnections() // edges wait for that
+	}
 	for _, p := range f.all {
 		_ = p.signal(syscall.SIGCONT)
 		errs = append(errs, p.signal(syscall.SIGTERM))
