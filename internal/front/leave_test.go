@@ -63,7 +63,7 @@ func (echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	pause(r.Context(), time.Duration(rand.IntN(int(far)))) //nolint:gosec // G404: no secret
+	pause(r.Context(), time.Duration(rand.IntN(int(far))))
 	_, _ = w.Write(raw)
 }
 
@@ -225,13 +225,13 @@ func nobodyFails(t *testing.T, two bool) {
 		tasks.Go(func() {
 			defer transport.CloseIdleConnections()
 			for asking.Err() == nil {
-				text := rand.N(int64(1 << 60)) //nolint:gosec // G404: no secret
+				text := rand.N(int64(1 << 60))
 				if err := post(context.WithoutCancel(asking), client, fmt.Sprint(text)); err != nil {
 					failed.Add(1)
 					t.Errorf("%v", err)
 				}
 				asked.Add(1)
-				pause(asking, time.Duration(rand.Int64N(int64(idle)))) //nolint:gosec // G404: no secret
+				pause(asking, time.Duration(rand.Int64N(int64(idle))))
 			}
 		})
 	}

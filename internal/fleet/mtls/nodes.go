@@ -30,14 +30,14 @@ func (i *Identity) Nodes() *Nodes { return &Nodes{identity: i, all: map[string]h
 func (n *Nodes) To(id string) http.RoundTripper {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	way := n.all[id]
-	if way == nil {
+	there := n.all[id]
+	if there == nil {
 		t := n.identity.Transport(Node)
 		t.TLSClientConfig.VerifyConnection = only(id)
-		way = speaker{t, Contract}
-		n.all[id] = way
+		there = speaker{t, Contract}
+		n.all[id] = there
 	}
-	return way
+	return there
 }
 
 // Check is an error unless the node with an id answers at a base URL. Another node there is
