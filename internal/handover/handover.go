@@ -353,9 +353,9 @@ func (d *Listener) admit() {
 }
 
 // Deafen has the kernel ignore new callers until the listener is closed. Accept still returns
-// those that have called. So none of them is cut off by the close: they find out that they are
-// refused a second later, when the kernel of theirs calls again. It does nothing to a socket that
-// somebody else keeps, since the next process listens to it.
+// those that have called, so that the close cuts off nobody. Others find out that they are refused
+// a second later, when their kernel calls again. It does nothing to a socket that somebody else
+// keeps, since the next process listens to it.
 func (d *Listener) Deafen() error {
 	socket, ok := d.Listener.(syscall.Conn)
 	if d.fixed || !ok {
