@@ -106,6 +106,9 @@ func Open(ctx context.Context, o Options) (*Listener, error) {
 	held, address, err := d.ask(ctx)
 	if err == nil && address == o.Address {
 		d.Listener, d.ours = held, true
+		if err := d.hear(); err != nil {
+			return nil, errors.Join(err, d.Close())
+		}
 		return d, nil
 	}
 	if held != nil {
@@ -231,19 +234,11 @@ func (d *Listener) start() error {
 
 // hand gives the holder its copy of the socket.
 func (d *Listener) hand(conn *net.UnixConn) error {
-	socket, ok := d.Listener.(syscall.Conn)
-	if !ok {
-		return errors.New("the listener has no socket")
-	}
-	raw, err := socket.SyscallConn()
-	if err != nil {
+	err := d.control(func(fd int) error {
+		_, _, err := conn.WriteMsgUnix(append([]byte{give}, d.address...), unix.UnixRights(fd), nil)
 		return err
-	}
-	var sent error
-	err = raw.Control(func(fd uintptr) {
-		_, _, sent = conn.WriteMsgUnix(append([]byte{give}, d.address...), unix.UnixRights(int(fd)), nil)
 	})
-	if err := errors.Join(err, sent); err != nil {
+	if err != nil {
 		return err
 	}
 	answer := make([]byte, 1)
@@ -357,19 +352,37 @@ func (d *Listener) admit() {
 // a second later, when their kernel calls again. It does nothing to a socket that somebody else
 // keeps, since the next process listens to it.
 func (d *Listener) Deafen() error {
-	socket, ok := d.Listener.(syscall.Conn)
-	if d.fixed || !ok {
+	if d.fixed {
 		return nil
+	}
+	return d.control(func(fd int) error {
+		return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(noCalls)), Filter: &noCalls[0]})
+	})
+}
+
+// hear ends what Deafen did. The server before us may have been killed after it.
+func (d *Listener) hear() error {
+	return d.control(func(fd int) error {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0); !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) {
+			return err
+		}
+		return nil // it has no filter, or can have none
+	})
+}
+
+// control does something with the descriptor of the socket.
+func (d *Listener) control(do func(fd int) error) error {
+	socket, ok := d.Listener.(syscall.Conn)
+	if !ok {
+		return errors.New("the listener has no socket")
 	}
 	raw, err := socket.SyscallConn()
 	if err != nil {
 		return err
 	}
-	var attached error
-	err = raw.Control(func(fd uintptr) {
-		attached = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(noCalls)), Filter: &noCalls[0]})
-	})
-	return errors.Join(err, attached)
+	var done error
+	err = raw.Control(func(fd uintptr) { done = do(int(fd)) })
+	return errors.Join(err, done)
 }
 
 // noCalls drops the first packet of each connection, and passes all others.

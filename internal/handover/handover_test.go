@@ -386,5 +386,24 @@ func TestDeafen(t *testing.T) {
 	}
 }
 
+// TestKilledDeaf: a server that was killed while it was deaf leaves an address that the next one
+// serves.
+func TestKilledDeaf(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	d := open(t, o)
+	address := d.Addr().String()
+	if err := errors.Join(d.Deafen(), d.Close()); err != nil { // the holder has the socket
+		t.Fatal(err)
+	}
+	next := open(t, o)
+	if got := next.Addr().String(); got != address {
+		t.Fatalf("the next one has %s, want %s", got, address)
+	}
+	c := call(t, address)
+	greet(t, next, "hello")
+	hears(t, c, "hello")
+}
+
 // deaf is for a call that would be taken at once.
 const deaf = 300 * time.Millisecond
