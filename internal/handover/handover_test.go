@@ -78,7 +78,7 @@ func greet(t *testing.T, d *handover.Listener, text string) {
 
 func call(t *testing.T, address string) net.Conn {
 	t.Helper()
-	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
+	c, err := (&net.Dialer{Timeout: patience}).DialContext(t.Context(), "tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
