@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"syscall"
 
 	"github.com/dozehq/doze/internal/daemon"
 	"github.com/dozehq/doze/internal/edge"
@@ -30,6 +31,8 @@ func addressesOf(s settings.Settings) (edge.Addresses, error) {
 func serveEdge(ctx context.Context, args []string) (err error) {
 	replaced := make(chan os.Signal, 1)
 	signal.Notify(replaced, front.Replace)
+	hurry := make(chan os.Signal, 2)
+	signal.Notify(hurry, syscall.SIGTERM, syscall.SIGINT)
 	r, err := startRole(ctx, mtls.Edge, args)
 	if err != nil {
 		return err
@@ -71,7 +74,7 @@ func serveEdge(ctx context.Context, args []string) (err error) {
 	})
 	know.OnLess(e.Recheck)
 	o := s.Front()
-	o.Linger, o.Listeners, o.Previews, o.Streams = front.EdgeLinger, in, e.Previews(), e
+	o.Linger, o.Hurry, o.Listeners, o.Previews, o.Streams = front.EdgeLinger, hurry, in, e.Previews(), e
 	o.Handler = front.Mux{Edge: e, API: know.Desk.API(), Metrics: know.Desk.Metrics(), Version: version}
 	if o.Authority != nil {
 		o.Authority.Files, o.Authority.Ours = know.Desk, e.Host

@@ -278,8 +278,8 @@ type Node interface {
 // Mover is what control asks of a node about sandboxes that go to another node, or come
 // from one: a part of [Node].
 type Mover interface {
-	// Depart has requests to a sandbox wait, and puts it to sleep when nobody is in the middle
-	// of one. When it returns, the bucket has the sandbox as it is, and it does not wake. Leave
+	// Depart waits until nobody is in the middle of a request to a sandbox, while new ones enter. It
+	// has them wait then, and puts the sandbox to sleep. When it returns, the bucket has the sandbox as it is, and it does not wake. Leave
 	// or Return ends that. An error changes nothing. A platform without a bucket is
 	// Unsupported; a sandbox that cannot be copied is a Conflict.
 	Depart(ctx context.Context, uid string) error

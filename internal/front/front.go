@@ -25,11 +25,18 @@ import (
 )
 
 const (
-	// EdgeLinger is how long an edge that stops waits for the requests that are under way. Units
-	// that stop it give it a minute.
+	// EdgeLinger is how long an edge that stops waits for the requests that are under way.
 	EdgeLinger = 30 * time.Second
 	// drainTime is what requests get to end in when dozed stops.
 	drainTime = 10 * time.Second
+	// IdleDefault is how long an edge that ends waits for connections without a request. Clients
+	// close theirs first: most do after seconds, and those in Go after 90. Units that stop an
+	// edge give it longer than all of its times.
+	IdleDefault = 95 * time.Second
+	// idleLook is how often we look at them.
+	idleLook = 100 * time.Millisecond
+	// deafTime is how long a connection may take to be made that a caller has begun to make.
+	deafTime = 300 * time.Millisecond
 	// leaveWait is how long answers are the last ones of their connections, before connections
 	// are closed. Busy ones have an answer in that time.
 	leaveWait = 2 * time.Second
@@ -51,6 +58,11 @@ type Options struct {
 	// Linger is how long requests that are under way may take at a stop. Without it, they are
 	// rejected and cut off. Other edges take the callers meanwhile.
 	Linger time.Duration
+	// Idle is how long connections without a request are left to their clients, with Linger.
+	Idle time.Duration
+	// Hurry gets the signals by which the process ends. The second one ends all waiting. It may
+	// be nil.
+	Hurry <-chan os.Signal
 
 	Cert, Key string     // PEM files of a certificate; empty is none
 	Authority *Authority // that gives certificates for other names; nil is none
@@ -76,12 +88,14 @@ type Front struct {
 	publicURL string
 	requests  *inflight
 	linger    time.Duration
+	hurry     <-chan os.Signal
+	idle      time.Duration // how long connections without a request are waited for
 }
 
 // Open makes the servers. It accepts nobody yet. The listeners stay the caller's.
 func Open(o Options) (_ *Front, err error) {
 	noteLocalNames(o.Domain)
-	f := &Front{listeners: o.Listeners, publicURL: o.PublicURL, requests: newInflight(), linger: o.Linger}
+	f := &Front{listeners: o.Listeners, publicURL: o.PublicURL, requests: newInflight(), linger: o.Linger, idle: o.Idle, hurry: o.Hurry}
 	if f.ingress, err = ingress.New(o.Limits); err != nil {
 		return nil, fmt.Errorf("count descriptors: %w", err)
 	}
@@ -210,6 +224,12 @@ func serve(ctx context.Context, server *http.Server, through net.Listener) error
 func (f *Front) attending(name string, l *handover.Listener, server *http.Server, replaced func() bool) daemon.Service {
 	return daemon.Service{Name: name, Run: func(ctx context.Context) error {
 		err := l.Run(ctx)
+		if f.linger > 0 && !replaced() {
+			if deaf := l.Deafen(); deaf != nil {
+				slog.Warn("callers may be cut off", "err", deaf)
+			}
+			pause(context.WithoutCancel(ctx), deafTime) // for those whose call is on its way
+		}
 		if !replaced() {
 			err = errors.Join(err, l.Shut())
 		}
@@ -220,19 +240,50 @@ func (f *Front) attending(name string, l *handover.Listener, server *http.Server
 	}}
 }
 
-// leave waits for the end of ctx. Then callers have a moment to leave, and the requests that are
-// under way the time to end. New callers are refused already: they use another edge.
+// leave waits for the end of ctx. Then callers have the time to leave, and the requests that are
+// under way to end. New callers are refused already: they use another edge.
 func (f *Front) leave(ctx context.Context, replaced func() bool) error {
 	<-ctx.Done()
 	if f.linger == 0 || replaced() {
 		return nil
 	}
+	f.requests.shut.Store(true)
 	f.requests.closing.Store(true)
-	most, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.linger)
+	began := time.Now()
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	slog.Info("to end as soon as no request is under way and clients have closed their connections; another signal ends that", "idle", f.idle)
+	pause(life, leaveWait)
+	select {
+	case <-f.hurry: // that by which it ends
+	default:
+	}
+	go func() { // ends with life
+		select {
+		case <-f.hurry:
+			stop()
+		case <-life.Done():
+		}
+	}()
+	_ = f.rested(life, 0) // an error is another signal
+	// Those that came last by a connection that was idle get their time, too.
+	most, cancel := context.WithTimeout(life, max(f.linger-time.Since(began), drainTime))
 	defer cancel()
-	pause(most, leaveWait)
 	if err := f.requests.wait(most, 0); err != nil {
-		slog.Warn("requests are cut off", "requests", f.requests.old(0), "after", f.linger)
+		slog.Warn("requests are cut off", "requests", f.requests.old(0), "after", time.Since(began))
+	}
+	return nil
+}
+
+// rested returns when no connection has been without a request for an age or longer, or with the
+// cause of the end of ctx. Each was told with its last answer, or will be with its next one. If
+// it were closed, a request could be on its way already. Connections that their clients do not
+// close within the idle time are not waited for.
+func (f *Front) rested(ctx context.Context, age time.Duration) error {
+	for f.ingress.Resting(age, f.idle) > 0 {
+		if pause(ctx, idleLook); ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 	}
 	return nil
 }

@@ -13,7 +13,8 @@ import (
 type inflight struct {
 	ended   chan struct{} // has room for one: tells wait that a request ended
 	leaving chan struct{} // closed when answers without an end have to end
-	closing atomic.Bool   // each answer is the last one of its connection
+	closing atomic.Bool   // each answer of HTTP/1 is the last one of its connection
+	shut    atomic.Bool   // the same for HTTP/2: there are no new connections any more
 
 	mu    sync.Mutex
 	began map[any]time.Time // guarded by mu; a request or a stream
@@ -31,7 +32,8 @@ func (f *inflight) over(h http.Handler, lasts func(*http.Request) bool) http.Han
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// A caller who is told sends nothing more by this connection. If it were just closed,
 		// the next request could be on its way already, and no caller sends a POST twice.
-		if f.closing.Load() && r.Header.Get("Upgrade") == "" {
+		// HTTP/2 says which requests it did not take, and has one connection for many requests.
+		if f.closing.Load() && (r.ProtoMajor == 1 || f.shut.Load()) && r.Header.Get("Upgrade") == "" {
 			w.Header().Set("Connection", "close")
 		}
 		if lasts(r) {

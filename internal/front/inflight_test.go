@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/dozehq/doze/internal/ingress"
 )
 
 // TestInflight waits for requests of several ages.
@@ -97,7 +99,11 @@ func TestLeave(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				f := &Front{requests: newInflight(), linger: tt.linger}
+				in, err := ingress.New(ingress.Limits{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				f := &Front{requests: newInflight(), linger: tt.linger, ingress: in, idle: IdleDefault}
 				h := f.requests.over(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 					if r.URL.Path == "/long" {
 						time.Sleep(tt.takes)

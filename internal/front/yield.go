@@ -81,17 +81,41 @@ var errBusy = errors.New("a request takes longer")
 func (f *Front) drain(ctx context.Context) (err error) {
 	f.requests.closing.Store(true)
 	defer func() {
-		if err != nil {
+		if err != nil && f.linger == 0 { // an edge goes on to rid itself of connections
 			f.requests.closing.Store(false)
 		}
 	}()
 	pause(ctx, leaveWait)
+	if f.linger > 0 {
+		if err := f.rested(ctx, drainWait); err != nil {
+			return err
+		}
+		// Callers were let in meanwhile.
+		if err := f.requests.wait(ctx, drainWait); err != nil {
+			return err
+		}
+	}
 	if err := f.listeners.pause(); err != nil {
 		return err
 	}
-	f.keepAlives(false)
+	f.requests.shut.Store(true)
+	defer func() {
+		if err != nil {
+			f.requests.shut.Store(false)
+		}
+	}()
 	moment, cancel := context.WithTimeoutCause(ctx, drainWait, errBusy)
 	defer cancel()
+	if f.linger > 0 {
+		if err = f.rested(moment, 0); err == nil {
+			err = f.requests.wait(moment, 0)
+		}
+		if err != nil {
+			err = errors.Join(err, f.listeners.resume())
+		}
+		return err
+	}
+	f.keepAlives(false)
 	if err = f.requests.wait(moment, 0); err != nil {
 		f.keepAlives(true)
 		err = errors.Join(err, f.listeners.resume())

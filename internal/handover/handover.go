@@ -106,12 +106,16 @@ func Open(ctx context.Context, o Options) (*Listener, error) {
 	held, address, err := d.ask(ctx)
 	if err == nil && address == o.Address {
 		d.Listener, d.ours = held, true
+		if err := d.hear(); err != nil {
+			return nil, errors.Join(err, d.Close())
+		}
 		return d, nil
 	}
 	if held != nil {
 		_ = held.Close() // of another address
 	}
 	var listen net.ListenConfig
+	listen.SetMultipathTCP(false) // Deafen cannot work with it
 	if d.Listener, err = listen.Listen(ctx, "tcp", o.Address); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -230,19 +234,11 @@ func (d *Listener) start() error {
 
 // hand gives the holder its copy of the socket.
 func (d *Listener) hand(conn *net.UnixConn) error {
-	socket, ok := d.Listener.(syscall.Conn)
-	if !ok {
-		return errors.New("the listener has no socket")
-	}
-	raw, err := socket.SyscallConn()
-	if err != nil {
+	err := d.control(func(fd int) error {
+		_, _, err := conn.WriteMsgUnix(append([]byte{give}, d.address...), unix.UnixRights(fd), nil)
 		return err
-	}
-	var sent error
-	err = raw.Control(func(fd uintptr) {
-		_, _, sent = conn.WriteMsgUnix(append([]byte{give}, d.address...), unix.UnixRights(int(fd)), nil)
 	})
-	if err := errors.Join(err, sent); err != nil {
+	if err != nil {
 		return err
 	}
 	answer := make([]byte, 1)
@@ -350,6 +346,56 @@ func (d *Listener) admit() {
 		d.paused = nil
 	}
 }
+
+// Deafen has the kernel ignore new callers until the listener is closed. Accept still returns
+// those that have called, so that the close cuts off nobody. Others find out that they are refused
+// a second later, when their kernel calls again. It does nothing to a socket that somebody else
+// keeps, since the next process listens to it.
+func (d *Listener) Deafen() error {
+	if d.fixed {
+		return nil
+	}
+	return d.control(func(fd int) error {
+		return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(noCalls)), Filter: &noCalls[0]})
+	})
+}
+
+// hear ends what Deafen did. The server before us may have been killed after it.
+func (d *Listener) hear() error {
+	return d.control(func(fd int) error {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0); !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) {
+			return err
+		}
+		return nil // it has no filter, or can have none
+	})
+}
+
+// control does something with the descriptor of the socket.
+func (d *Listener) control(do func(fd int) error) error {
+	socket, ok := d.Listener.(syscall.Conn)
+	if !ok {
+		return errors.New("the listener has no socket")
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var done error
+	err = raw.Control(func(fd uintptr) { done = do(int(fd)) })
+	return errors.Join(err, done)
+}
+
+// noCalls drops the first packet of each connection, and passes all others.
+var noCalls = [...]unix.SockFilter{
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 13}, // the flags of TCP
+	{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: synFlag | ackFlag},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: synFlag, Jf: 1},
+	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
+}
+
+// Flags of TCP.
+const synFlag, ackFlag = 0x02, 0x10
 
 // Shut ends the holder, so that callers are refused as soon as the listener is
 // closed, too.

@@ -78,7 +78,7 @@ func greet(t *testing.T, d *handover.Listener, text string) {
 
 func call(t *testing.T, address string) net.Conn {
 	t.Helper()
-	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
+	c, err := (&net.Dialer{Timeout: patience}).DialContext(t.Context(), "tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,3 +352,58 @@ func TestPause(t *testing.T) {
 		t.Error("a listener that was closed in a pause still waits")
 	}
 }
+
+// TestDeafen: who has called is served, though the listener is closed soon. Who calls after that
+// finds out that they are refused.
+func TestDeafen(t *testing.T) {
+	t.Parallel()
+	d := open(t, options(t))
+	address := d.Addr().String()
+	before := call(t, address)
+	if err := d.Deafen(); err != nil {
+		t.Fatal(err)
+	}
+	late := make(chan error, 1)
+	go func() { // ends with the call
+		c, err := (&net.Dialer{Timeout: patience}).DialContext(t.Context(), "tcp", address)
+		if err == nil {
+			_ = c.Close()
+		}
+		late <- err
+	}()
+	greet(t, d, "hello")
+	hears(t, before, "hello")
+	select {
+	case err := <-late:
+		t.Errorf("a call to a listener that is deaf: %v", err)
+	case <-time.After(deaf):
+	}
+	if err := errors.Join(d.Shut(), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-late; !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a call that nobody hears: %v, want that it is refused", err)
+	}
+}
+
+// TestKilledDeaf: a server that was killed while it was deaf leaves an address that the next one
+// serves.
+func TestKilledDeaf(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	d := open(t, o)
+	address := d.Addr().String()
+	if err := errors.Join(d.Deafen(), d.Close()); err != nil { // the holder has the socket
+		t.Fatal(err)
+	}
+	next := open(t, o)
+	if got := next.Addr().String(); got != address {
+		t.Fatalf("the next one has %s, want %s", got, address)
+	}
+	c := call(t, address)
+	greet(t, next, "hello")
+	hears(t, c, "hello")
+}
+
+// deaf is for a call that would be taken at once.
+const deaf = 300 * time.Millisecond

@@ -42,8 +42,10 @@ type conn struct {
 	active      atomic.Int32
 	waiting     atomic.Int32 // of these, requests whose client is waited for
 	refuses     atomic.Int32 // requests that were
+	rested      atomic.Int64 // when the last request ended, or the connection came; in nanoseconds since began
+	parted      atomic.Bool  // its last answer said so
 	frames      frames
-	multiplexed atomic.Bool // it speaks HTTP/2 in TLS
+	multiplexed atomic.Bool // it speaks HTTP/2 in TLS, or had a request of HTTP/2
 	proxied     bool        // by a proxy that is trusted; set before it is served
 
 	writing sync.Mutex // held by the writer
@@ -62,12 +64,28 @@ func (in *Ingress) newConn(raw net.Conn, within time.Duration) *conn {
 			in.count(neverAsked)
 		}
 	})
+	c.stay()
 	c.opening.Reset(within) // not before c is complete: it may be at once
 	return c
 }
 
 // waits reports whether nothing happens before the client sends something.
 func (c *conn) waits() bool { return c.waiting.Load() >= c.active.Load() }
+
+// began is what the times of connections count from.
+var began = time.Now()
+
+// stay notes that the connection has no request from now on.
+func (c *conn) stay() { c.rested.Store(int64(time.Since(began))) }
+
+// rest is for how long the connection has had no request. It is false if it has one, or gets no
+// other one. It is false for HTTP/2, too, whose server can say which requests it did not take.
+func (c *conn) rest(now time.Time) (time.Duration, bool) {
+	if c.active.Load() > 0 || c.multiplexed.Load() || c.parted.Load() {
+		return 0, false
+	}
+	return now.Sub(began) - time.Duration(c.rested.Load()), true
+}
 
 // refused counts a request that was refused on arrival. A client that goes on
 // regardless loses its connection, and gets no other one for a moment. A request costs

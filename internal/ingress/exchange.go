@@ -41,6 +41,9 @@ func (in *Ingress) begin(c *conn, w http.ResponseWriter, r *http.Request) *excha
 		if c.guard != nil {
 			c.guard.off.Store(true)
 		}
+		if r.ProtoMajor > 1 {
+			c.multiplexed.Store(true)
+		}
 	}
 	// The server looks at its own request when the handler has returned.
 	own := *r
@@ -71,6 +74,10 @@ func (x *exchange) end() {
 		// The server would take the rest of the body for the next request.
 		x.conn.guard.ended.Store(true)
 	}
+	if x.Header().Get("Connection") == "close" {
+		x.conn.parted.Store(true)
+	}
+	x.conn.stay()
 	x.conn.active.Add(-1)
 }
 

@@ -17,12 +17,16 @@ type frames struct {
 	credit atomic.Int64  // bytes that may be read at once
 	more   chan struct{} // has room for one: credit has grown
 	ended  atomic.Bool
+	begun  bool // something was read; the reader's
 }
 
 const (
 	// framesStep is how much a connection takes at a time from the bucket of its
 	// source.
 	framesStep = 16 << 10
+	// framesFirst is what it takes at first: settings and a small request. When an edge leaves,
+	// the clients behind an address make all their connections anew at another one.
+	framesFirst = 1 << 10
 	// framesOfRequest is what a request that was served may have come in: more than
 	// its fields take, which HTTP/2 compresses.
 	framesOfRequest = 1 << 10
@@ -76,9 +80,14 @@ func (x *exchange) account() {
 func (c *conn) admit(n int) bool {
 	for c.frames.credit.Add(-int64(n)) < 0 {
 		n = 0
-		v := c.in.frames.Take(httpx.SourceNetwork(address(c.Conn)), framesStep)
+		step := framesStep
+		if !c.frames.begun {
+			step = framesFirst
+		}
+		v := c.in.frames.Take(httpx.SourceNetwork(address(c.Conn)), step)
 		if v.OK {
-			c.frames.credit.Add(framesStep)
+			c.frames.credit.Add(int64(step))
+			c.frames.begun = true
 			continue
 		}
 		select {

@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -120,4 +122,38 @@ type zeros struct{}
 func (zeros) Read(p []byte) (int, error) {
 	clear(p)
 	return len(p), nil
+}
+
+// TestManyConnections: the clients behind an address make many connections of HTTP/2 at a time,
+// as they do when the edge that they used has ended. None of them waits.
+func TestManyConnections(t *testing.T) {
+	const (
+		many = 200
+		soon = 1500 * time.Millisecond // the server ends a connection whose settings take 2 s
+	)
+	s := start(t, ingress.Limits{}, api, false)
+	var tasks sync.WaitGroup
+	for range many {
+		client, base := (&server{Ingress: s.Ingress, at: s.at, client: &http.Client{}}).by(false, true)
+		client.Timeout = soon
+		t.Cleanup(client.CloseIdleConnections)
+		tasks.Go(func() {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/", strings.NewReader("hello"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			r.Header.Set("Authorization", "key")
+			resp, err := client.Do(r)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				t.Error(resp.Status)
+			}
+		})
+	}
+	tasks.Wait()
 }

@@ -167,6 +167,10 @@ func (in *Ingress) Configure(server *http.Server) {
 	server.Handler = in.handler(server.Handler)
 }
 
+// Resting is how many connections of HTTP/1 have had no request for a time from least to most.
+// A request can be on its way to each of them.
+func (in *Ingress) Resting(least, most time.Duration) int { return in.roster.resting(least, most) }
+
 type connKey struct{}
 
 // bottom is our connection below what the server knows, or nil.

@@ -17,6 +17,7 @@ type roster struct {
 	mu      sync.Mutex
 	total   int                          // guarded by mu
 	sources map[netip.Prefix]*source     // guarded by mu
+	proxied map[*conn]struct{}           // guarded by mu; connections of proxies that are trusted
 	levels  map[int]map[*source]struct{} // guarded by mu; sources by how many connections they have
 	top     int                          // guarded by mu; the highest level that may have a source
 	peak    int                          // guarded by mu; the most connections since memory was given back
@@ -52,7 +53,7 @@ type source struct {
 }
 
 func newRoster(l Limits) *roster {
-	return &roster{limits: l, sources: map[netip.Prefix]*source{}, levels: map[int]map[*source]struct{}{}}
+	return &roster{limits: l, sources: map[netip.Prefix]*source{}, proxied: map[*conn]struct{}{}, levels: map[int]map[*source]struct{}{}}
 }
 
 func (ro *roster) len() int {
@@ -96,8 +97,29 @@ func (ro *roster) add(c *conn, from netip.Addr, trusted, scarce bool) (evict *co
 		ro.sources[s.network] = s
 		ro.move(s, len(s.conns)+1)
 		s.conns[c] = struct{}{}
+	} else {
+		ro.proxied[c] = struct{}{}
 	}
 	return evict, 0, true
+}
+
+// resting is how many connections of HTTP/1 have had no request for a time from least to most.
+func (ro *roster) resting(least, most time.Duration) (n int) {
+	now := time.Now()
+	count := func(conns map[*conn]struct{}) {
+		for c := range conns {
+			if rest, ok := c.rest(now); ok && rest >= least && rest < most {
+				n++
+			}
+		}
+	}
+	ro.mu.Lock()
+	defer ro.mu.Unlock()
+	count(ro.proxied)
+	for _, s := range ro.sources {
+		count(s.conns)
+	}
+	return n
 }
 
 // move changes the level of s. Preconditions: mu is held, s has still the
@@ -159,6 +181,7 @@ func (ro *roster) drop(c *conn) {
 	c.gone = true
 	ro.total--
 	ro.relieve()
+	delete(ro.proxied, c)
 	if s := c.source; s != nil {
 		ro.move(s, len(s.conns)-1)
 		if delete(s.conns, c); len(s.conns) == 0 {

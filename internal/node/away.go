@@ -15,6 +15,7 @@ import (
 	"github.com/dozehq/doze/internal/durable"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/machine"
+	"github.com/dozehq/doze/internal/node/idle"
 )
 
 // A copy for other nodes is a snapshot that no record of control names. It is in a
@@ -54,12 +55,24 @@ func (n *Node) Copyable() (all []Copyable) {
 	return all
 }
 
-// partLook is how often Depart looks whether a sandbox is in use.
-const partLook = 10 * time.Millisecond
+const (
+	// partLook is how often Depart looks whether a sandbox is in use.
+	partLook = 10 * time.Millisecond
+	// partMoment is how long new requests to a sandbox that is to move may wait for those that
+	// are under way. What takes longer is a stream.
+	partMoment = time.Second
+	// partOpen is how long Depart waits for streams to end, while requests enter.
+	partOpen = 30 * time.Second
+	// partShut is how long new requests wait after that for streams that began meanwhile.
+	// Streams that follow one another without a gap would keep the sandbox for ever.
+	partShut = 10 * time.Second
+)
 
-// CopyDeparting is CopyOut for a sandbox that moves to another node. Requests to it wait,
-// and it sleeps when nobody is in the middle of one. It does not wake until Return. An error
-// takes that back.
+var errEngaged = doze.Errorf(doze.Conflict, "the sandbox cannot move, for somebody is in the middle of a request: end streams and sockets to it")
+
+// CopyDeparting is CopyOut for a sandbox that moves to another node. When nobody is in the middle
+// of a request, new ones wait, and the sandbox sleeps. It does not wake until Return. An error takes
+// that back.
 func (n *Node) CopyDeparting(ctx context.Context, uid string) (dir string, needs Files, done func() error, err error) {
 	b := n.box(uid)
 	if b == nil {
@@ -68,8 +81,6 @@ func (n *Node) CopyDeparting(ctx context.Context, uid string) (dir string, needs
 	b.mu.Lock()
 	if !b.state.Is(copied...) {
 		err = doze.Errorf(doze.Conflict, "the sandbox is %s: only one that runs or sleeps can move", b.state.Phase().Status())
-	} else {
-		b.gate.Leave()
 	}
 	b.mu.Unlock()
 	if err != nil {
@@ -82,8 +93,8 @@ func (n *Node) CopyDeparting(ctx context.Context, uid string) (dir string, needs
 	}()
 	ctx, cancel := b.life.bound(ctx)
 	defer cancel()
-	if err := b.idle(ctx); err != nil {
-		return "", needs, nil, doze.Wrap(err, doze.Conflict, "the sandbox cannot move, for somebody is in the middle of a request: end streams and sockets to it")
+	if err := b.disengage(ctx); err != nil {
+		return "", needs, nil, err
 	}
 	if err := b.turn.take(ctx); err != nil {
 		return "", needs, nil, err
@@ -99,23 +110,79 @@ func (n *Node) CopyDeparting(ctx context.Context, uid string) (dir string, needs
 	return n.away.dir(uid), Files{s.Image.Path, s.Agent, lasting(&b.order)}, func() error { return n.away.drop(uid) }, nil
 }
 
-// idle waits until nobody is in the middle of a request.
-func (b *Box) idle(ctx context.Context) error {
-	for look := time.NewTicker(partLook); ; {
-		b.mu.Lock()
-		holds := b.use.Holds()
-		b.mu.Unlock()
-		if holds == 0 {
-			look.Stop()
-			return nil
+// disengage closes the gate when nobody is in the middle of a request. While a stream is waited for,
+// requests enter.
+func (b *Box) disengage(ctx context.Context) error {
+	open, cancel := context.WithTimeoutCause(ctx, partOpen, errEngaged)
+	defer cancel()
+	first := b.mark()
+	for open.Err() == nil {
+		last := b.mark()
+		if b.ended(open, last, partMoment) != nil { // a stream
+			continue
 		}
+		if err := b.shut(open, partMoment); !errors.Is(err, errEngaged) {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if b.before(first) > 0 { // to keep others waiting would not help
+		return errEngaged
+	}
+	return b.shut(ctx, partShut)
+}
+
+// shut closes the gate, and opens it again if a request is still under way after a time.
+func (b *Box) shut(ctx context.Context, most time.Duration) error {
+	b.mu.Lock()
+	b.gate.Leave()
+	b.mu.Unlock()
+	if err := b.ended(ctx, b.mark(), most); err != nil {
+		b.admit()
+		return err
+	}
+	return nil
+}
+
+// admit opens the gate again that shut closed.
+func (b *Box) admit() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.gate.Return()
+	b.state.Signal()
+	b.sinking.arm()
+}
+
+func (b *Box) mark() idle.Mark {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.use.Mark()
+}
+
+// before is how many requests in flight began before a mark.
+func (b *Box) before(m idle.Mark) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.use.Before(m)
+}
+
+// ended waits until the requests have ended that began before a mark. After a time, it returns
+// errEngaged.
+func (b *Box) ended(ctx context.Context, m idle.Mark, most time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, most, errEngaged)
+	defer cancel()
+	look := time.NewTicker(partLook)
+	defer look.Stop()
+	for b.before(m) > 0 {
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			look.Stop()
 			return context.Cause(ctx)
 		}
 	}
+	return nil
 }
 
 // rest puts a box to sleep in memory, whatever its processes do. Preconditions: the turn is
@@ -145,11 +212,7 @@ func (b *Box) rest(ctx context.Context) error {
 // Return lets requests into a sandbox again that was to move.
 func (n *Node) Return(_ context.Context, uid string) error {
 	if b := n.box(uid); b != nil {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.gate.Return()
-		b.state.Signal()
-		b.sinking.arm()
+		b.admit()
 	}
 	return nil
 }

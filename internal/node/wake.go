@@ -11,6 +11,7 @@ import (
 	"github.com/dozehq/doze/internal/failpoint"
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/node/entry"
+	"github.com/dozehq/doze/internal/node/idle"
 	"github.com/dozehq/doze/internal/trace"
 )
 
@@ -85,9 +86,9 @@ func (b *Box) Hold(ctx context.Context, port uint16) (release func(), err error)
 			return nil, err
 		}
 	}
-	b.use.Hold(time.Now())
+	since := b.use.Hold(time.Now())
 	b.sinking.timer.Stop()
-	return sync.OnceFunc(b.release), nil
+	return sync.OnceFunc(func() { b.release(since) }), nil
 }
 
 // obey does what the gate said about a request that may not enter now, and returns
@@ -152,10 +153,11 @@ func (b *Box) wait(ctx context.Context, try *attempt) error {
 	}
 }
 
-func (b *Box) release() {
+// release ends a hold.
+func (b *Box) release(since idle.Mark) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.use.Release(time.Now())
+	b.use.Release(time.Now(), since)
 	b.sinking.arm()
 }
 

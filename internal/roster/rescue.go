@@ -21,8 +21,8 @@ const (
 	movesMost = 16
 	// rescueEvery is how soon a sandbox is tried again that could not begin elsewhere.
 	rescueEvery = 5 * time.Second
-	// partTime is how long a move waits for requests to a sandbox to end.
-	partTime = 30 * time.Second
+	// partTime is more than a node waits for requests to a sandbox that moves to end.
+	partTime = time.Minute
 )
 
 // rescue has sandboxes of lost nodes go on elsewhere, until ctx ends.

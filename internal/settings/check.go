@@ -165,6 +165,9 @@ func (s Settings) checkRemote(p *doze.Problems) {
 	if s.LeaseGrace.Duration < 0 || s.RemoteAfter.Duration < 0 || s.RemoteEvery.Duration < 0 {
 		p.Add("leaseGrace", ", remoteAfter and remoteEvery must not be negative")
 	}
+	if s.LeaveIdle.Duration < 0 {
+		p.Add("leaveIdle", "must not be negative")
+	}
 	if s.RemoteBandwidth < 0 {
 		p.Add("remoteBandwidthMb", "must not be negative")
 	}

@@ -109,7 +109,7 @@ func (s Settings) Front() front.Options {
 	o := front.Options{
 		Limits: s.Limits(new(doze.Problems)), // which Validate reports
 		Listen: s.Listen, ListenHTTP: s.ListenHTTP, PublicURL: s.PublicURL, Domain: s.Domain,
-		Cert: s.TLSCert, Key: s.TLSKey,
+		Cert: s.TLSCert, Key: s.TLSKey, Idle: s.LeaveIdle.Duration,
 	}
 	if s.ACME {
 		o.Authority = &front.Authority{Directory: s.ACMEURL, Roots: s.ACMERoots, Email: s.ACMEEmail}

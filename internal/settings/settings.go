@@ -17,6 +17,7 @@ import (
 	"github.com/dozehq/doze/internal/certificate"
 	"github.com/dozehq/doze/internal/daemon"
 	"github.com/dozehq/doze/internal/disk"
+	"github.com/dozehq/doze/internal/front"
 	"github.com/dozehq/doze/internal/host"
 	"github.com/dozehq/doze/internal/ingress"
 	"github.com/dozehq/doze/internal/space"
@@ -99,6 +100,7 @@ type Settings struct {
 	RemoteAfter     daemon.Duration `json:"remoteAfter"`       // sandboxes that sleep for this long are copied to it
 	RemoteEvery     daemon.Duration `json:"remoteEvery"`       // those that do not sleep are copied again after this long
 	RemoteBandwidth int             `json:"remoteBandwidthMb"` // MB that a node sends to it in a second; 0: as many as it can
+	LeaveIdle       daemon.Duration `json:"leaveIdle"`         // how long an edge that ends leaves idle connections to their clients
 	Standby         bool            `json:"standby"`           // control waits while another one has the database
 	Lease           daemon.Duration `json:"lease"`             // of a node
 	LeaseGrace      daemon.Duration `json:"leaseGrace"`        // for how long control may renew leases without its database
@@ -164,6 +166,7 @@ func Defaults() Settings {
 		HeaderTimeout:   daemon.Duration{Duration: ingress.DefaultHeader},
 		BodyIdleTimeout: daemon.Duration{Duration: ingress.DefaultBodyIdle},
 		WriteTimeout:    daemon.Duration{Duration: ingress.DefaultWriteStall},
+		LeaveIdle:       daemon.Duration{Duration: front.IdleDefault},
 
 		Swap: swap.Auto, ACMEURL: certificate.LetsEncrypt,
 		RemoteRegion: "us-east-1", RemoteAfter: daemon.Duration{Duration: time.Minute}, RemoteEvery: daemon.Duration{Duration: 5 * time.Minute},

@@ -170,6 +170,7 @@ func TestIngressSettings(t *testing.T) {
 		"--source-failure-rate 1:0":                       "sourceFailureRate is wrong",
 		"--header-timeout 0s":                             "headerTimeout must be positive",
 		"--body-idle-timeout 0s":                          "bodyIdleTimeout must be positive",
+		"--leave-idle -1s":                                "leaveIdle must not be negative",
 		"--write-stall-timeout -1s":                       "writeStallTimeout must be positive",
 		"--trusted-proxies 10.0.0.0/8,fd00::/8":           "",
 		"--trusted-proxies 10.0.0.1":                      `trustedProxies must be networks such as 10.0.0.0/8 or 192.0.2.1/32: "10.0.0.1" is none`,

@@ -132,6 +132,7 @@ func (s *Settings) rows() []row {
 		{&s.HeaderTimeout, "header-timeout", edge, "close a connection whose request header takes longer than this `time`"},
 		{&s.BodyIdleTimeout, "body-idle-timeout", edge, "end a request whose body stalls for this `time`"},
 		{&s.WriteTimeout, "write-stall-timeout", edge, "close a connection whose client reads nothing for this `time`"},
+		{&s.LeaveIdle, "leave-idle", edge | apart, "when dozed edge ends, wait at most this `time` for clients to close connections that they do not use. A request that is sent while one is closed fails. Many clients close them after 90s; 0: wait for none"},
 		{&s.TrustedProxies, "trusted-proxies", edge, "comma-separated `networks` of trusted proxies, such as 10.0.0.0/8. dozed takes client addresses from their X-Forwarded-For (default: none)"},
 		{&s.PrivateRegistries, "private-registries", node | makesImages, "allow image registries on private addresses"},
 		{&s.RegistryMirrors, "registry-mirrors", node | makesImages, "comma-separated `pairs` of a registry and its mirror, such as docker.io=mirror.example.com/docker. Images come from the mirror alone, also those of FROM in builds. It may be on a private address. Pulls with credentials of a workspace use the registry (default: none)"},

@@ -56,6 +56,8 @@ type Options struct {
 	// Roles has control, node and edge run as three processes. So does the environment
 	// variable DOZE_TEST_ROLES, for every platform.
 	Roles bool
+	// Programs are the paths of dozed for roles that run another one than that in Bin.
+	Programs map[string]string
 
 	// Account has the platform's time of processors counted, which on a host with
 	// cgroup v2 alone includes the group of its sandboxes: see [Platform.Used].
@@ -260,12 +262,14 @@ func (p *Platform) StartRole(role string) error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command(filepath.Join(p.options.Bin, "dozed"), p.arguments(role)...) //nolint:gosec,noctx // G204: our own binary; it ends by Stop or Kill
+	program := cmp.Or(p.options.Programs[role], filepath.Join(p.options.Bin, "dozed"))
+	cmd := exec.Command(program, p.arguments(role)...) //nolint:gosec,noctx // G204: our own binary; it ends by Stop or Kill
 	if p.account != nil {
 		cmd = p.account.Command(cmd)
 	}
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(os.Environ(), p.options.Env...)
+	// The clients of tests keep their connections.
+	cmd.Env = slices.Concat(os.Environ(), []string{"DOZED_LEAVE_IDLE=0"}, p.options.Env)
 	if err := cmd.Start(); err != nil {
 		return err
 	}

@@ -37,6 +37,8 @@ const (
 	// stopTime is what processes get to end by themselves.
 	stopTime = 30 * time.Second
 	poll     = 50 * time.Millisecond
+	// idleTime is how long clients keep connections. An edge that ends waits for them.
+	idleTime = 10 * time.Second
 
 	controlPort, nodePort, edgePort, previewPort, bucketPort, recorderPort = "7911", "7921", "7960", "7961", "7970", "7980"
 	// objectsPort is where the bucket is, behind its gate.
@@ -149,7 +151,7 @@ func start(ctx context.Context, dir string, extra ...string) (f *fleet, err erro
 	if err := errors.Join(f.copyFile("seal.key", controlHost, standbyHost), f.begin(standbyHost)); err != nil {
 		return f, err
 	}
-	f.http = &http.Client{Transport: &http.Transport{DialContext: f.dialEdge, MaxIdleConnsPerHost: 64}}
+	f.http = &http.Client{Transport: &http.Transport{DialContext: f.dialEdge, MaxIdleConnsPerHost: 64, IdleConnTimeout: idleTime}}
 	if f.client, err = client.New(client.Config{Address: f.url(), Key: f.key, Transport: f.http.Transport}); err != nil {
 		return f, err
 	}
@@ -431,6 +433,9 @@ func (f *fleet) thaw(name string) {
 func (f *fleet) close() error {
 	var errs []error
 	var tasks sync.WaitGroup
+	if f.http != nil {
+		f.http.CloseIdleConnections() // edges wait for that
+	}
 	for _, p := range f.all {
 		_ = p.signal(syscall.SIGCONT)
 		errs = append(errs, p.signal(syscall.SIGTERM))

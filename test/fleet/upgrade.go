@@ -23,8 +23,11 @@ import (
 const (
 	// leaveTime bounds the stop of a process that lets requests end.
 	leaveTime = 2 * time.Minute
-	// requestTime bounds a request of the load: what takes longer has failed.
+	// requestTime bounds a request of the load: what takes longer has failed. A stream may take as
+	// long as it lasts besides.
 	requestTime = 30 * time.Second
+	// streaming is the kind of requests that are streams.
+	streaming = "stream"
 	// streamTime is how long a stream lasts, and lineEvery is the pause between its lines.
 	streamTime, lineEvery = 12 * time.Second, 300 * time.Millisecond
 	// writers is how many callers of the API create and delete something at a time.
@@ -78,7 +81,11 @@ func (l *load) every(ctx context.Context, kind string, wait time.Duration, do fu
 
 // once makes one request.
 func (l *load) once(ctx context.Context, kind string, do func(ctx context.Context) error) {
-	bounded, cancel := context.WithTimeout(ctx, requestTime)
+	most := requestTime
+	if kind == streaming {
+		most += streamTime
+	}
+	bounded, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	began := time.Now()
 	err := do(bounded)
@@ -163,7 +170,7 @@ func (l *load) on(ctx context.Context, w *witness, asleep bool) error {
 			return err
 		})
 	})
-	l.every(ctx, "stream", time.Second, func(ctx context.Context) error {
+	l.every(ctx, streaming, time.Second, func(ctx context.Context) error {
 		return l.f.get(ctx, fmt.Sprintf("%s/lines?n=%d&every=%g", w.url, streamTime/lineEvery, lineEvery.Seconds()), func(body io.Reader) error {
 			n := 0
 			for lines := bufio.NewScanner(body); lines.Scan(); n++ {

@@ -40,7 +40,7 @@ func (i *Identity) TransportTo(peer Role, bases []string) (http.RoundTripper, er
 	if len(bases) > 1 {
 		t.DialContext, f.wait = (&net.Dialer{Timeout: failoverWait}).DialContext, restartTime
 	}
-	f.next = t
+	f.next = speaker{t, Contract}
 	return f, nil
 }
 

@@ -397,9 +397,9 @@ func serve(ctx context.Context, server *http.Server, l net.Listener, ending []fu
 }
 
 // ByRole has peers of each role served by the handler of that role, and refuses
-// others.
+// others. It refuses those whose version of the contract is too far from [Contract], too.
 func ByRole(of map[Role]http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return speaks(Contract, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for role, h := range of {
 			if is(r, role) {
 				h.ServeHTTP(w, r)
@@ -407,7 +407,7 @@ func ByRole(of map[Role]http.Handler) http.Handler {
 			}
 		}
 		httpx.WriteError(w, r, doze.Errorf(doze.Forbidden, "this is for the roles %v of the platform", slices.Sorted(maps.Keys(of))))
-	})
+	}))
 }
 
 // is reports whether a request came from a peer of a role.

@@ -19,24 +19,25 @@ type Nodes struct {
 	identity *Identity
 
 	mu  sync.Mutex
-	all map[string]*http.Transport // guarded by mu; by the id of the node
+	all map[string]http.RoundTripper // guarded by mu; by the id of the node
 }
 
 // Nodes returns the ways to nodes.
-func (i *Identity) Nodes() *Nodes { return &Nodes{identity: i, all: map[string]*http.Transport{}} }
+func (i *Identity) Nodes() *Nodes { return &Nodes{identity: i, all: map[string]http.RoundTripper{}} }
 
 // To returns the way to the node with an id. A node with a certificate of [Make] has no id in
 // it, and may be any. With an empty id, any node may answer.
 func (n *Nodes) To(id string) http.RoundTripper {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	t := n.all[id]
-	if t == nil {
-		t = n.identity.Transport(Node)
+	there := n.all[id]
+	if there == nil {
+		t := n.identity.Transport(Node)
 		t.TLSClientConfig.VerifyConnection = only(id)
-		n.all[id] = t
+		there = speaker{t, Contract}
+		n.all[id] = there
 	}
-	return t
+	return there
 }
 
 // Check is an error unless the node with an id answers at a base URL. Another node there is

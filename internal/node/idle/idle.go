@@ -54,8 +54,10 @@ func (r Reason) String() string { return reasons[r] }
 type Use struct {
 	last    time.Time
 	holds   int
-	asked   bool // a process inside asked to stay awake
-	silent  int  // how often in a row the agent did not answer
+	mark    Mark
+	marked  map[Mark]int // of the holds, how many began after a mark and before the next one
+	asked   bool         // a process inside asked to stay awake
+	silent  int          // how often in a row the agent did not answer
 	grace   time.Duration
 	parting bool
 	copying bool
@@ -73,11 +75,44 @@ func Arriving(p doze.Phase) bool {
 // Touch takes note of a request that came, and may have to wait.
 func (u *Use) Touch(now time.Time) { u.last = now }
 
-// Hold takes note of a request that was let in.
-func (u *Use) Hold(now time.Time) { u.holds++; u.last = now }
+// A Mark is a moment, for the question which requests in flight began before it.
+type Mark uint64
+
+// Hold takes note of a request that was let in, and returns what Release wants.
+func (u *Use) Hold(now time.Time) Mark {
+	if u.marked == nil {
+		u.marked = map[Mark]int{}
+	}
+	u.holds++
+	u.marked[u.mark]++
+	u.last = now
+	return u.mark
+}
 
 // Release takes note of the end of a request that was let in.
-func (u *Use) Release(now time.Time) { u.holds--; u.last = now }
+func (u *Use) Release(now time.Time, since Mark) {
+	u.holds--
+	if u.marked[since]--; u.marked[since] == 0 {
+		delete(u.marked, since)
+	}
+	u.last = now
+}
+
+// Mark marks this moment.
+func (u *Use) Mark() Mark {
+	u.mark++
+	return u.mark
+}
+
+// Before is how many requests in flight began before a mark.
+func (u *Use) Before(m Mark) (n int) {
+	for since, holds := range u.marked {
+		if since < m {
+			n += holds
+		}
+	}
+	return n
+}
 
 // Holds is how many requests are in flight.
 func (u *Use) Holds() int { return u.holds }

@@ -49,7 +49,7 @@ func TestHeed(t *testing.T) {
 			before: func(u *idle.Use) { u.Copy(true); u.Copy(false) }, phase: doze.Running, want: idle.None, last: start,
 		},
 		"a request came and went": {
-			before: func(u *idle.Use) { u.Hold(asked); u.Release(asked) }, phase: doze.Running, want: idle.Recent, last: asked,
+			before: func(u *idle.Use) { u.Release(asked, u.Hold(asked)) }, phase: doze.Running, want: idle.Recent, last: asked,
 		},
 		"a process asked":            {phase: doze.Running, answer: idle.Answer{KeepAlive: true}, want: idle.Process, last: now},
 		"a process asked until then": {phase: doze.Running, answer: idle.Answer{KeptAgo: ago(20 * time.Second)}, want: idle.None, last: asked.Add(-20 * time.Second)},
@@ -102,14 +102,25 @@ func TestUse(t *testing.T) {
 	if !u.UnusedSince(doze.Running, start) || u.UnusedSince(doze.Running, start.Add(-1)) {
 		t.Error("a sandbox that nobody used since its start")
 	}
-	u.Hold(start)
+	since := u.Hold(start)
 	if u.UnusedSince(doze.Running, later) || !u.At(doze.Running, later).Equal(later) || u.Busy(doze.Running) != idle.Request {
 		t.Error("a request in flight does not count")
 	}
 	if u.Busy(doze.Standby) != idle.None {
 		t.Error("a request in flight stops the way of a sandbox that sleeps")
 	}
-	u.Release(later)
+	if first := u.Mark(); u.Before(since) != 0 || u.Before(first) != 1 {
+		t.Error("the request did not begin before the mark")
+	}
+	second := u.Hold(later)
+	if last := u.Mark(); u.Before(second) != 1 || u.Before(last) != 2 {
+		t.Error("two requests began before the last mark, and one before the first")
+	}
+	u.Release(later, second)
+	u.Release(later, since)
+	if u.Before(u.Mark()) != 0 {
+		t.Error("requests that ended began before a mark")
+	}
 	if u.InUse(doze.Running) || u.Holds() != 0 || !u.At(doze.Running, later.Add(1)).Equal(later) {
 		t.Error("a request that ended counts")
 	}
