@@ -57,9 +57,9 @@ func TestReplica(t *testing.T) {
 	fleet.NewServer(nil, node{}).RegisterTunnels(mux)
 	nodes := serve(t, mux)
 	control := serve(t, desk.Control{Feed: feed, Seen: func(desk.Seen) {}}.Handler())
-	book := quota.New(quota.Options{})
+	book, forgotten := quota.New(quota.Options{}), make(chan string, 1)
 	r, err := replica.New(replica.Options{
-		Control: control.URL, Controls: control.Client().Transport, Nodes: func(string) http.RoundTripper { return nodes.Client().Transport }, Edge: "e", Quotas: book,
+		Control: control.URL, Controls: control.Client().Transport, Nodes: func(string) http.RoundTripper { return nodes.Client().Transport }, Forget: func(id string) { forgotten <- id }, Edge: "e", Quotas: book,
 		Metrics: func(others []byte) ([]byte, error) { return others, nil },
 	})
 	if err != nil {

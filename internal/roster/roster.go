@@ -46,7 +46,7 @@ type Control interface {
 	// Inform says what the nodes can do, together.
 	Inform(info fleet.NodeInfo)
 	// Lodgers, LodgerNamed and InTurn are as [control.Link] says.
-	Lodgers(ctx context.Context, at func(machine string) bool) ([]control.Lodger, error)
+	Lodgers(ctx context.Context, at func(machine string) bool, among []string) ([]control.Lodger, error)
 	LodgerNamed(ctx context.Context, workspace, name string) (control.Lodger, error)
 	InTurn(ctx context.Context, of control.Lodger, do func(ctx context.Context, o fleet.Order, last control.Use) error) error
 }
@@ -64,6 +64,8 @@ type Config struct {
 	Check func(ctx context.Context, id, url string) error
 	// Met hears of a node before it is told anything: calls have to reach it.
 	Met func(fleet.NodeInfo)
+	// Removed hears of a node that is off the records. nil: nobody has to.
+	Removed func(id string)
 	// TTL is how long a lease is good.
 	TTL time.Duration
 	// Grace is for how long control may grant leases without its records.
@@ -460,8 +462,7 @@ func (r *Roster) next(m *member, seq uint64) bool {
 // a node has. A node that believes in a lease for ever is never lost, so it has to say
 // first that it knows better: leased. The records say so before anybody counts on it.
 func (r *Roster) grant(ctx context.Context, id string, epoch uint64, leased bool) (fleet.Lease, error) {
-	others := slices.ContainsFunc(r.members(), func(m *member) bool { return m.info.ID != id })
-	if r.Copies == nil || !others {
+	if r.Copies == nil || !r.others(id) {
 		r.book.Release(id)
 		return fleet.Lease{Epoch: epoch}, r.recordLeased(ctx, id, false)
 	}
@@ -585,6 +586,17 @@ func (r *Roster) members() (all []*member) {
 	return all
 }
 
+// others reports whether another node than one has joined.
+func (r *Roster) others(than string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	most := 0
+	if r.nodes[than] != nil {
+		most = 1
+	}
+	return len(r.nodes) > most
+}
+
 // Present reports whether a node has joined.
 func (r *Roster) Present() bool { return len(r.members()) > 0 }
 
@@ -695,6 +707,7 @@ func (r *Roster) expect(ctx context.Context) error {
 		return err
 	}
 	for _, n := range all {
+		r.Crew.SetDriver(n.ID, n.Body.Driver)
 		switch {
 		case n.State == doze.NodeLost:
 			r.setGone(n.ID)

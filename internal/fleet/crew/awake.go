@@ -1,0 +1,64 @@
+package crew
+
+import (
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+)
+
+// Nodes say with each renewal what is awake of each workspace. With what was placed since, control
+// knows nearly enough to keep the quotas. It asks nodes where a limit is near.
+
+const (
+	// Nodes are asked if less is left of a limit than the part nearPart of it and nearLeast more:
+	// so many sandboxes may wake between two renewals.
+	nearPart  = 8
+	nearLeast = 16
+)
+
+// far takes note that the machine of an order is claimed, and reports whether its workspace is far
+// from its limits. If it is not, or a node has not said what it has, the nodes have to be asked.
+func (c *Crew) far(o *fleet.Order) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.claimed[o.UID]
+	if p == nil { // a second call
+		p = &claim{words: 1}
+		c.claimed[o.UID] = p
+	}
+	p.memory, p.workspace = o.Memory, o.Workspace
+	var now fleet.Awake
+	for _, m := range c.members {
+		if m.Load.Workspaces == nil {
+			return false
+		}
+		one := m.Load.Workspaces[o.Workspace]
+		now.Sandboxes += one.Sandboxes
+		now.Memory += one.Memory
+	}
+	for _, p := range c.claimed { // some of them count twice, which errs to the safe side
+		if p.workspace == o.Workspace {
+			now.Sandboxes++
+			now.Memory += p.memory
+		}
+	}
+	own, defaults := c.limits[o.Workspace], c.limits[""]
+	left := func(quota string, used int64, least int64) bool {
+		most := own.Of(quota, defaults)
+		return most-used >= most/nearPart+least
+	}
+	return left(doze.QuotaSandboxesAwake, int64(now.Sandboxes), nearLeast) &&
+		left(doze.QuotaMemoryAwake, int64(now.Memory), nearLeast*int64(max(o.Memory, 1)))
+}
+
+// claimedOn are the nodes on which machines of a workspace were placed of late.
+func (c *Crew) claimedOn(workspace string) map[string]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	on := map[string]bool{}
+	for machine, p := range c.claimed {
+		if p.workspace == workspace {
+			on[c.of(Machine, machine)] = true
+		}
+	}
+	return on
+}
