@@ -20,13 +20,13 @@ const (
 func (c *Crew) far(o *fleet.Order) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := c.claimed[o.UID]
-	if p == nil { // a second call
-		p = &claim{words: 1}
-		c.claimed[o.UID] = p
+	p := claim{words: 1} // of a second call: its node counts the memory
+	if was := c.claimed.all[o.UID]; was != nil {
+		p = *was
 	}
 	p.memory, p.workspace = o.Memory, o.Workspace
-	var now fleet.Awake
+	c.claimed.put(o.UID, c.of(Machine, o.UID), p)
+	now := c.claimed.of[o.Workspace] // some of them count twice, which errs to the safe side
 	for _, m := range c.members {
 		if m.Load.Workspaces == nil {
 			return false
@@ -34,12 +34,6 @@ func (c *Crew) far(o *fleet.Order) bool {
 		one := m.Load.Workspaces[o.Workspace]
 		now.Sandboxes += one.Sandboxes
 		now.Memory += one.Memory
-	}
-	for _, p := range c.claimed { // some of them count twice, which errs to the safe side
-		if p.workspace == o.Workspace {
-			now.Sandboxes++
-			now.Memory += p.memory
-		}
 	}
 	own, defaults := c.limits[o.Workspace], c.limits[""]
 	left := func(quota string, used int64, least int64) bool {
@@ -55,9 +49,9 @@ func (c *Crew) claimedOn(workspace string) map[string]bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	on := map[string]bool{}
-	for machine, p := range c.claimed {
+	for _, p := range c.claimed.all {
 		if p.workspace == workspace {
-			on[c.of(Machine, machine)] = true
+			on[p.node] = true
 		}
 	}
 	return on

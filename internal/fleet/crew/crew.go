@@ -60,27 +60,6 @@ type Member struct {
 	images map[string]bool // of Load
 }
 
-// arrivalBusy is how many processors a machine counts for that comes from elsewhere, until its
-// node says what it has. Where processors are busy anyway, memory alone would spread nothing.
-const arrivalBusy = 0.2
-
-// claim is memory of a machine that its node may not count yet.
-type claim struct {
-	memory  doze.Megabytes
-	counted bool // the machine was made, or will not be: the next word of the node counts
-	arrives bool // the machine comes from elsewhere, which takes processors
-	// workspace is whose quotas it counts for until the node spoke twice since it was counted: what
-	// the node says first may be from before.
-	workspace string
-	words     int
-}
-
-// reserves reports whether the memory of a claim counts besides what the node said last.
-func (p *claim) reserves() bool { return p.words == 0 }
-
-// wordsMost is how often a node speaks until nothing is claimed for a machine any more.
-const wordsMost = 2
-
 // thing is the key of a place.
 type thing struct {
 	kind Kind
@@ -100,7 +79,7 @@ type Crew struct {
 	places  map[thing]Place        // guarded by mu; changed by settle and unsettle alone
 	held    map[string]things      // guarded by mu; the keys of places, by node
 	drivers map[string]string      // guarded by mu; what drives the sandboxes of each node, also of one that is away
-	claimed map[string]*claim      // guarded by mu; by machine
+	claimed claims                 // guarded by mu
 	limits  map[string]doze.Limits // guarded by mu; by workspace, the empty one has the defaults
 	volumes map[string]*copied     // guarded by mu; by volume
 	saved   map[string]bool        // guarded by mu; snapshots that the bucket has
@@ -116,7 +95,7 @@ func Open(ctx context.Context, l Ledger, home string, atlas *fleet.Atlas) (*Crew
 	if err != nil {
 		return nil, err
 	}
-	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, held: map[string]things{}, drivers: map[string]string{}, claimed: map[string]*claim{}, limits: map[string]doze.Limits{}, volumes: map[string]*copied{}, saved: map[string]bool{}, lent: map[loan]int{}}
+	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, held: map[string]things{}, drivers: map[string]string{}, claimed: newClaims(), limits: map[string]doze.Limits{}, volumes: map[string]*copied{}, saved: map[string]bool{}, lent: map[loan]int{}}
 	c.SetHome(home)
 	for _, p := range all {
 		c.settle(p)
@@ -420,7 +399,7 @@ func (c *Crew) place(ctx context.Context, k Kind, id string, w placement.Want) (
 		c.Arrived(id) // nobody asks for it before it is there
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.claimed[id] = &claim{memory: w.Memory}
+		c.claimed.put(id, at, claim{memory: w.Memory})
 	}
 	return n, nil
 }
@@ -451,6 +430,9 @@ func (c *Crew) settle(p Place) {
 		c.held[p.Node] = things{}
 	}
 	c.held[p.Node][t] = struct{}{}
+	if p.Kind == Machine {
+		c.claimed.move(p.ID, p.Node)
+	}
 }
 
 // unsettle forgets the place of a thing, if it has one. Preconditions: c.mu is held.
@@ -470,7 +452,7 @@ func (c *Crew) unsettle(t thing) {
 func (c *Crew) Expect(id, workspace string, memory doze.Megabytes) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.claimed[id] = &claim{memory: memory, counted: true, arrives: true, workspace: workspace}
+	c.claimed.put(id, c.of(Machine, id), claim{memory: memory, counted: true, arrives: true, workspace: workspace})
 }
 
 // Arrived has edges know where a machine is that moved, and has begun there.
@@ -494,7 +476,9 @@ func (c *Crew) Epoch(k Kind, id string) uint64 {
 func (c *Crew) forget(ctx context.Context, k Kind, id string) {
 	c.mu.Lock()
 	_, placed := c.places[thing{k, id}]
-	delete(c.claimed, id)
+	if k == Machine {
+		c.claimed.drop(id)
+	}
 	c.mu.Unlock()
 	if !placed {
 		return
@@ -520,21 +504,15 @@ func (c *Crew) forget(ctx context.Context, k Kind, id string) {
 
 // candidates is what placement knows of the members. Preconditions: c.mu is held.
 func (c *Crew) candidates() []placement.Node {
-	claimed, busy := map[string]doze.Megabytes{}, map[string]float64{}
-	for machine, p := range c.claimed {
-		if !p.reserves() {
-			continue
-		}
-		claimed[c.of(Machine, machine)] += p.memory
-		if p.arrives {
-			busy[c.of(Machine, machine)] += arrivalBusy
-		}
-	}
 	nodes := make([]placement.Node, 0, len(c.members))
 	for id, m := range c.members {
+		var claimed share
+		if s := c.claimed.on[id]; s != nil {
+			claimed = *s
+		}
 		nodes = append(nodes, placement.Node{
-			ID: id, Open: m.Open, Driver: m.Load.Driver, Memory: m.Load.Memory, Reserved: m.Load.Reserved + claimed[id],
-			Disk: m.Load.Disk, Processors: m.Load.Processors, Busy: m.Load.Busy + busy[id], Sandboxes: m.Load.Sandboxes, Has: func(image string) bool { return m.images[image] },
+			ID: id, Open: m.Open, Driver: m.Load.Driver, Memory: m.Load.Memory, Reserved: m.Load.Reserved + claimed.memory,
+			Disk: m.Load.Disk, Processors: m.Load.Processors, Busy: m.Load.Busy + claimed.busy, Sandboxes: m.Load.Sandboxes, Has: func(image string) bool { return m.images[image] },
 		})
 	}
 	return nodes
@@ -544,7 +522,7 @@ func (c *Crew) candidates() []placement.Node {
 func (c *Crew) count(machine string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p := c.claimed[machine]; p != nil {
+	if p := c.claimed.all[machine]; p != nil {
 		p.counted = true
 	}
 }
@@ -561,12 +539,7 @@ func (c *Crew) Beat(id string, l fleet.Load) {
 		m.images = set(l.Images)
 	}
 	m.Load = l
-	maps.DeleteFunc(c.claimed, func(machine string, p *claim) bool {
-		if p.counted && c.of(Machine, machine) == id {
-			p.words++
-		}
-		return p.words >= wordsMost
-	})
+	c.claimed.hear(id)
 }
 
 func set(all []string) map[string]bool {
