@@ -49,6 +49,7 @@ func fleetCases() []string {
 	for _, n := range routeCounts {
 		names = append(names, findCase(n))
 	}
+	names = append(names, beatControl, beatOfNodes)
 	return append(names, routesCase(routeCounts[len(routeCounts)-1]))
 }
 
@@ -81,6 +82,17 @@ func fleetPaths(ctx context.Context, dir string, only *regexp.Regexp) (_ table, 
 	var all fleetTable
 	if only.MatchString(fleetCreate) || only.MatchString(fleetWake) {
 		if all.times, err = fleetCalls(ctx, dir, only); err != nil {
+			return all, err
+		}
+	}
+	if only.MatchString(beatControl) || only.MatchString(beatOfNodes) {
+		home := filepath.Join(dir, "beats")
+		if err := os.Mkdir(home, 0o700); err != nil {
+			return all, err
+		}
+		beats, err := heartbeats(ctx, home)
+		all.times = append(all.times, beats...)
+		if err != nil {
 			return all, err
 		}
 	}
