@@ -94,6 +94,11 @@ func TestReplica(t *testing.T) {
 	if err := dial(); err == nil || !strings.Contains(err.Error(), "nobody listens") {
 		t.Errorf("the node says %v", err)
 	}
+	feed.Tell(fleet.TopicNodes, "off", nodes.URL)
+	feed.Tell(fleet.TopicNodes, "off", "")
+	if id := <-forgotten; id != "off" {
+		t.Errorf("the way to %s is forgotten", id)
+	}
 	feed.Tell(fleet.TopicNodes, "n", nil)
 	credentials.RemoveKey(id)
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {

@@ -112,6 +112,7 @@ type Roster struct {
 	// renews: it has done so then. Guarded by mu.
 	purging map[string]map[string]bool
 	tally   tally
+	limited bool // the crew knows the limits of all workspaces; used by admit alone
 }
 
 var _ fleet.Control = (*Roster)(nil)
@@ -325,6 +326,9 @@ func (r *Roster) admit(ctx context.Context, n fleet.NodeInfo) (_ store.Node, hom
 	if err := r.sameKey(n); err != nil {
 		return store.Node{}, "", err
 	}
+	if err := r.limit(ctx); err != nil {
+		return store.Node{}, "", err
+	}
 	if home, err = r.Store.Setting(ctx, HomeSetting); err != nil {
 		return store.Node{}, "", err
 	}
@@ -342,6 +346,24 @@ func (r *Roster) admit(ctx context.Context, n fleet.NodeInfo) (_ store.Node, hom
 		r.keys[n.ID] = n.SealKey
 	}
 	return record, home, err
+}
+
+// limit has the crew know the limits that operators set before this process began. It hears of
+// later ones as nodes do.
+func (r *Roster) limit(ctx context.Context) error {
+	if r.limited {
+		return nil
+	}
+	all, err := r.Store.Limits(ctx)
+	if err != nil {
+		return err
+	}
+	r.Crew.Limit("", r.Quotas.Defaults)
+	for workspace, own := range all {
+		r.Crew.Limit(workspace, own)
+	}
+	r.limited = true
+	return nil
 }
 
 // sameKey is an error if a node opens other secrets than the other ones.

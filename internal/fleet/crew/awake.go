@@ -15,6 +15,13 @@ const (
 	nearLeast = 16
 )
 
+// Limit takes note of limits of a workspace, or of the defaults, that nodes hear of otherwise.
+func (c *Crew) Limit(workspace string, l doze.Limits) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.limits[workspace] = l
+}
+
 // far takes note that the machine of an order is claimed, and reports whether its workspace is far
 // from its limits. If it is not, or a node has not said what it has, the nodes have to be asked.
 func (c *Crew) far(o *fleet.Order) bool {
