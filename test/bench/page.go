@@ -49,6 +49,7 @@ var bounds = []struct {
 	{regexp.MustCompile(`^fleet .*in one process`), "the host: what the row after it is compared with"},
 	{regexp.MustCompile(`^fleet .*(create|wakes)`), "as in one process, and the calls between control, node and edge"},
 	{regexp.MustCompile(`^fleet .*(choices|find)`), "the memory of the host"},
+	{regexp.MustCompile(`^fleet first answer`), "the processors of the other nodes, and the copies in the bucket; before that, the lease, which is 30 s by default"},
 	{regexp.MustCompile(`^fleet .*a second of`), "calls over TLS: their JSON, and a system call or two for each"},
 	{regexp.MustCompile(`^fleet .*routes in an edge`), "the names of sandboxes, and two maps"},
 	{regexp.MustCompile(`^agent exec|^agent .*shell`), "the start of a process in the sandbox, each of whose system calls is intercepted"},
