@@ -102,7 +102,7 @@ func (s spread) String() string {
 }
 
 // takeover kills a node with sandboxes that sleep and others that run, and prints how soon
-// each answers elsewhere. answers is a file for the times, or empty.
+// each answers elsewhere. The times go to a file, too, unless answers is empty.
 func takeover(ctx context.Context, dir string, asleep, awake int, answers string, say func(string)) (err error) {
 	f, err := start(ctx, dir, "--pause-after", "3s", "--save-after", "0", "--disk-after", diskAfter, "--remote-after", copyAfter)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 // knows nearly enough to keep the quotas. It asks nodes where a limit is near.
 
 const (
-	// Nodes are asked if less is left of a limit than the part nearPart of it and nearLeast more:
-	// so many sandboxes may wake between two renewals.
+	// Nodes are asked if less is left of a limit than the part nearPart of it and nearLeast more.
+	// So many sandboxes may wake between two renewals.
 	nearPart  = 8
 	nearLeast = 16
 )

@@ -13,8 +13,8 @@ const arrivalBusy = 0.2
 // says first may be from before it had the machine.
 const wordsMost = 2
 
-// claim is what a machine takes that its node may not count yet: memory until the node speaks
-// again, and a part of the quotas until it spoke once more.
+// claim is what a machine takes that its node may not count yet. Its memory counts until the node
+// speaks again, and its part of the quotas until the node spoke once more.
 type claim struct {
 	memory    doze.Megabytes
 	workspace string // empty: it counts for no quota

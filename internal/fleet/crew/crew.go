@@ -78,7 +78,7 @@ type Crew struct {
 	members map[string]*Member     // guarded by mu; by the id of the node
 	places  map[thing]Place        // guarded by mu; changed by settle and unsettle alone
 	held    map[string]things      // guarded by mu; the keys of places, by node
-	drivers map[string]string      // guarded by mu; what drives the sandboxes of each node, also of one that is away
+	drivers map[string]string      // guarded by mu; by node, also those that are away; as machine.Traits names it
 	claimed claims                 // guarded by mu
 	limits  map[string]doze.Limits // guarded by mu; by workspace, the empty one has the defaults
 	volumes map[string]*copied     // guarded by mu; by volume

@@ -16,18 +16,18 @@ func TestForget(t *testing.T) {
 	_, keys := joined(t, dir, "goodgood")
 	at := serve(t, open(t, keys, mtls.Node), mtls.Control)
 	nodes := open(t, dir, mtls.Control).Nodes()
-	was := nodes.To("goodgood")
-	if nodes.To("goodgood") != was {
+	first := nodes.To("goodgood")
+	if nodes.To("goodgood") != first {
 		t.Error("there are two ways to one node")
 	}
 	nodes.Forget("goodgood")
 	nodes.Forget("nobody")
 	now := nodes.To("goodgood")
-	if now == was {
+	if now == first {
 		t.Error("the way is still known")
 	}
-	for _, way := range []http.RoundTripper{was, now} { // a caller may still have it
-		if status, _, err := ask(t.Context(), way, at); err != nil || status != http.StatusOK {
+	for _, to := range []http.RoundTripper{first, now} { // a caller may still have it
+		if status, _, err := ask(t.Context(), to, at); err != nil || status != http.StatusOK {
 			t.Errorf("%d, %v", status, err)
 		}
 	}
