@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -112,7 +113,10 @@ type Roster struct {
 	// renews: it has done so then. Guarded by mu.
 	purging map[string]map[string]bool
 	tally   tally
-	limited bool // the crew knows the limits of all workspaces; used by admit alone
+	// barred says why workspaces may send nothing more, as it was at barredAt; guarded by mu.
+	barred   map[string]string
+	barredAt time.Time
+	limited  bool // the crew knows the limits of all workspaces; used by admit alone
 }
 
 var _ fleet.Control = (*Roster)(nil)
@@ -575,13 +579,32 @@ func (r *Roster) Traffic(_ context.Context, node, incarnation string, bytes map[
 		of.sum.Add(n - min(n, m.bytes[workspace]))
 		m.bytes[workspace] = n
 	}
-	barred := map[string]string{}
-	for workspace := range r.bytes {
+	barred := maps.Clone(r.bars())
+	for workspace := range bytes { // it may have sent too much just now
 		if why := r.Quotas.Barred(workspace); why != "" {
 			barred[workspace] = why
+		} else {
+			delete(barred, workspace)
 		}
 	}
 	return barred, nil
+}
+
+// barsEvery is how long nodes hear the same of workspaces that they do not name. Each node tells
+// of traffic every second, and control would look at all workspaces for each of them.
+const barsEvery = 250 * time.Millisecond
+
+// bars are why workspaces may send nothing more, as it was a moment ago. Preconditions: r.mu is held.
+func (r *Roster) bars() map[string]string {
+	if r.barred == nil || time.Since(r.barredAt) >= barsEvery {
+		r.barred, r.barredAt = map[string]string{}, time.Now()
+		for workspace := range r.bytes {
+			if why := r.Quotas.Barred(workspace); why != "" {
+				r.barred[workspace] = why
+			}
+		}
+	}
+	return r.barred
 }
 
 // known returns a node whose present process has joined.

@@ -51,6 +51,16 @@ func (c *Crew) far(o *fleet.Order) bool {
 		left(doze.QuotaMemoryAwake, int64(now.Memory), nearLeast*int64(max(o.Memory, 1)))
 }
 
+// sane reports whether what a node says of workspaces can be: sums of it are to stay sums.
+func sane(all map[string]fleet.Awake) bool {
+	for _, one := range all {
+		if one.Sandboxes < 0 || one.Memory < 0 || int64(one.Sandboxes) > doze.QuotaLimitMax || int64(one.Memory) > doze.QuotaLimitMax {
+			return false
+		}
+	}
+	return len(all) <= fleet.WorkspacesMax
+}
+
 // claimedOn are the nodes on which machines of a workspace were placed of late.
 func (c *Crew) claimedOn(workspace string) map[string]bool {
 	c.mu.Lock()

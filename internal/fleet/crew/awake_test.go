@@ -166,16 +166,22 @@ func TestQuotaOfFew(t *testing.T) {
 	}
 }
 
-// TestQuotaOfSilentNode: a node that does not say what is awake is asked.
+// TestQuotaOfSilentNode: a node that does not say what is awake, or what cannot be, is asked.
 func TestQuotaOfSilentNode(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, 3, doze.Limits{doze.QuotaSandboxesAwake: 1000})
 	if err := c.Create(t.Context(), order("a")); err != nil {
 		t.Fatal(err)
 	}
-	c.Beat("n1", fleet.Load{Memory: 1 << 20})
-	if asked, err := c.create(order("b")); err != nil || asked == 0 {
-		t.Errorf("%d nodes were asked: %v", asked, err)
+	crowded := map[string]fleet.Awake{}
+	for i := range fleet.WorkspacesMax + 1 {
+		crowded[fmt.Sprint("w", i)] = fleet.Awake{}
+	}
+	for i, said := range []map[string]fleet.Awake{nil, crowded, {"main": {Sandboxes: -1000}}, {"main": {Memory: 1 << 62}}} {
+		c.Beat("n1", fleet.Load{Memory: 1 << 20, Workspaces: said})
+		if asked, err := c.create(order(fmt.Sprint("b", i))); err != nil || asked == 0 {
+			t.Errorf("%d nodes were asked after the node said %d workspaces: %v", asked, len(said), err)
+		}
 	}
 }
 

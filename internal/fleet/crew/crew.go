@@ -535,6 +535,9 @@ func (c *Crew) Beat(id string, l fleet.Load) {
 	if m == nil {
 		return
 	}
+	if !sane(l.Workspaces) {
+		l.Workspaces = nil // the node is asked
+	}
 	if !slices.Equal(m.Load.Images, l.Images) {
 		m.images = set(l.Images)
 	}
