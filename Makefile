@@ -209,9 +209,8 @@ bench-build: deps build ## builds of Dockerfiles next to BuildKit with runc on t
 	$(BENCH) build
 bench-roles: deps build ## what control, node and edge as processes of their own add to a call
 	$(BENCH) roles
-bench-fleet: deps build bin/versitygw ## what a fleet adds to creates and wakes, the choice of a node, memory of an edge; then how soon 70 sandboxes of a killed node answer
+bench-fleet: deps build bin/versitygw ## what a fleet adds to creates and wakes, how soon 50 sandboxes of a killed node answer, heartbeats, the choice of a node, memory of an edge
 	$(BENCH) fleet
-	$(SUDO) env PATH="$$PATH" $(GO) run ./test/fleet takeover
 bench-density: deps build ## memory, swap and disk of 100 idle sandboxes in each tier
 	$(BENCH) density
 # All benchmarks of docs/performance.md, in the order of the page. Each has its rows in

@@ -195,7 +195,7 @@ var imports = map[string][]string{
 	"internal/vault":                               {"internal/durable", "internal/sparse"},
 	"internal/volume":                              {".", "internal/durable", "internal/sparse"},
 	"packaging/image":                              {},
-	"test/bench":                                   {".", "client", "internal/agent", "internal/doctor", "internal/egress", "internal/fleet", "internal/intercept", "internal/npm", "internal/placement", "internal/seal", "internal/store", "internal/testkit", "internal/testkit/bucket", "internal/testkit/freeport"},
+	"test/bench":                                   {".", "client", "internal/agent", "internal/doctor", "internal/egress", "internal/fleet", "internal/fleet/mtls", "internal/intercept", "internal/npm", "internal/placement", "internal/seal", "internal/store", "internal/testkit", "internal/testkit/bucket", "internal/testkit/freeport"},
 	"test/compat":                                  {".", "client", "internal/npm", "internal/testkit"},
 	"test/fleet":                                   {".", "client", "internal/machine/gvisor", "internal/teardown", "internal/testkit", "internal/testkit/postgres"},
 	"test/soak":                                    {".", "client", "internal/swap", "internal/testkit", "internal/testkit/power"},

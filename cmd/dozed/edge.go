@@ -50,8 +50,9 @@ func serveEdge(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
+	nodes := r.identity.Nodes()
 	know, err := replica.New(replica.Options{
-		Control: s.Controls()[0], Controls: controls, Nodes: r.identity.Nodes().To,
+		Control: s.Controls()[0], Controls: controls, Nodes: nodes.To, Forget: nodes.Forget,
 		Edge: rand.Text(), Quotas: m.quotas,
 		Metrics: func(others []byte) ([]byte, error) {
 			own, err := m.metrics.Text(metric.Now{Front: f.Metrics().With(r.identity.Ends(""))})

@@ -35,9 +35,13 @@ type Lodger struct {
 }
 
 // Lodgers returns the living sandboxes whose machines are at a place, those first that were
-// used last.
-func (l Link) Lodgers(ctx context.Context, at func(machine string) bool) (all []Lodger, err error) {
-	err = l.Store.EachLiving(ctx, func(sb store.Sandbox) error {
+// used last. Only those are looked at whose machines are among some; nil is any.
+func (l Link) Lodgers(ctx context.Context, at func(machine string) bool, among []string) (all []Lodger, err error) {
+	each := func(fn func(store.Sandbox) error) error { return l.Store.EachOf(ctx, among, fn) }
+	if among == nil {
+		each = func(fn func(store.Sandbox) error) error { return l.Store.EachLiving(ctx, fn) }
+	}
+	err = each(func(sb store.Sandbox) error {
 		if slices.Contains(movable, sb.Phase) && at(sb.Machine) {
 			all = append(all, Lodger{sb.UID, sb.Machine, sb.Metadata.Workspace, sb.Metadata.Name, sb.LastUsed})
 		}

@@ -2,8 +2,11 @@ package fleet
 
 import "github.com/dozehq/doze"
 
-// ImagesMax bounds the images in a [Load].
-const ImagesMax = 1000
+// ImagesMax bounds the images in a [Load], and WorkspacesMax the workspaces.
+const (
+	ImagesMax     = 1000
+	WorkspacesMax = 1000
+)
 
 // Load is what a node says of itself with each renewal of its lease: what placement needs.
 type Load struct {
@@ -16,4 +19,7 @@ type Load struct {
 	Sandboxes  int            // awake or asleep
 	Awake      int
 	Images     []string // references of some images that are there, at most ImagesMax
+	// Workspaces says what is awake of each workspace that has something here, awake or asleep. A
+	// node with more than WorkspacesMax of them leaves it nil: nobody knows, and the node is asked.
+	Workspaces map[string]Awake
 }

@@ -32,5 +32,8 @@ func (h *Host) load() fleet.Load {
 	}
 	l.Images = h.images.Refs()
 	l.Images = l.Images[:min(len(l.Images), fleet.ImagesMax)]
+	if len(now.Workspaces) <= fleet.WorkspacesMax {
+		l.Workspaces = now.Workspaces
+	}
 	return l
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/machine"
 )
 
@@ -12,16 +13,22 @@ type Load struct {
 	Reserved doze.Megabytes
 	// Limit is what all can have together, or 0.
 	Limit doze.Megabytes
+	// Workspaces has each workspace with a sandbox here, and what of it is awake.
+	Workspaces map[string]fleet.Awake
 }
 
 // Load returns what the sandboxes are and may use now.
 func (n *Node) Load() (l Load) {
 	l.Limit = doze.Megabytes(n.reservations.most >> 20)
+	l.Workspaces = n.ledger.all()
 	for _, b := range n.all() {
 		if b.hidden() {
 			continue
 		}
 		l.Sandboxes++
+		if _, counts := l.Workspaces[b.order.Workspace]; !counts {
+			l.Workspaces[b.order.Workspace] = fleet.Awake{}
+		}
 		b.mu.Lock()
 		m := b.machine
 		soon := b.absent != nil && b.absent.Ran

@@ -115,6 +115,17 @@ func (l *ledger) used(workspace string) (int, doze.Megabytes) {
 	return 0, 0
 }
 
+// all returns what counts of each workspace that has something awake.
+func (l *ledger) all() map[string]fleet.Awake {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make(map[string]fleet.Awake, len(l.awake))
+	for workspace, a := range l.awake {
+		all[workspace] = fleet.Awake{Sandboxes: len(a.machines), Memory: a.memory}
+	}
+	return all
+}
+
 // of returns what is awake of a workspace. Preconditions: mu is held.
 func (l *ledger) of(workspace string) *awake {
 	a := l.awake[workspace]

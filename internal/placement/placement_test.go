@@ -20,6 +20,9 @@ func TestChoose(t *testing.T) {
 	half := placement.Node{ID: "half", Open: true, Driver: "first", Memory: 8192, Reserved: 4096, Disk: 10_000, Processors: 4, Has: has("python")}
 	warm := placement.Node{ID: "warm", Open: true, Driver: "first", Memory: 8192, Reserved: 1024, Disk: 10_000, Processors: 4, Has: has("python")}
 	busy := placement.Node{ID: "busy", Open: true, Driver: "first", Memory: 8192, Disk: 10_000, Processors: 4, Busy: 4, Has: has("python")}
+	few := placement.Node{ID: "few", Open: true, Memory: 8192, Processors: 4, Busy: 3}
+	many := placement.Node{ID: "many", Open: true, Memory: 8192, Processors: 16, Busy: 6}
+	second := placement.Node{ID: "second", Open: true, Driver: "second", Memory: 8192, Disk: 10_000, Processors: 4, Has: has("python")}
 	closed := placement.Node{ID: "closed", Driver: "first", Memory: 8192, Disk: 10_000, Processors: 4}
 	tests := map[string]struct {
 		want  placement.Want
@@ -31,6 +34,11 @@ func TestChoose(t *testing.T) {
 		"one that has the image":            {placement.Want{Memory: 512, Image: "python"}, []placement.Node{empty, warm}, "warm", placement.Reason{}},
 		"not at any price":                  {placement.Want{Memory: 512, Image: "python"}, []placement.Node{empty, half}, "empty", placement.Reason{}},
 		"not where the processors are busy": {placement.Want{Memory: 512}, []placement.Node{busy, half}, "half", placement.Reason{}},
+		"processors count by their number":  {placement.Want{Memory: 512}, []placement.Node{few, many}, "many", placement.Reason{}},
+		"the same driver, however full":     {placement.Want{Memory: 512, Driver: "first"}, []placement.Node{second, half}, "half", placement.Reason{}},
+		"no room, whatever the image":       {placement.Want{Memory: 4097, Image: "python"}, []placement.Node{half, empty}, "empty", placement.Reason{}},
+		"its volume is where no room is":    {placement.Want{Memory: 4097, On: "half"}, []placement.Node{half, empty}, "", placement.Reason{Memory: 1}},
+		"all of it at once":                 {placement.Want{Memory: 4097, Disk: 1, Image: "python", Driver: "first", Not: []string{"warm"}}, []placement.Node{warm, half, closed, second, empty}, "empty", placement.Reason{}},
 		"equal ones by their ids":           {placement.Want{Memory: 1}, []placement.Node{{ID: "b", Open: true}, {ID: "a", Open: true}}, "a", placement.Reason{}},
 		"what is reserved is never sold":    {placement.Want{Memory: 4097}, []placement.Node{half}, "", placement.Reason{Memory: 1}},
 		"to the last megabyte":              {placement.Want{Memory: 4096}, []placement.Node{half}, "half", placement.Reason{}},

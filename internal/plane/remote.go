@@ -71,7 +71,7 @@ func (p *Plane) BeginRemote(ctx context.Context, nodes *mtls.Nodes, a edge.Addre
 		return nil, "", err
 	}
 	r.roster = roster.New(roster.Config{
-		Store: p.Store, Crew: r.crew, Control: control.Link{Server: p.Control}, Quotas: p.quotas, Dial: r.dial, Check: nodes.Check, Met: r.met,
+		Store: p.Store, Crew: r.crew, Control: control.Link{Server: p.Control}, Quotas: p.quotas, Dial: r.dial, Check: nodes.Check, Met: r.met, Removed: r.removed,
 		TTL: p.settings.Lease.Duration, Grace: p.settings.LeaseGrace.Duration,
 		Copies: copies, Master: master,
 		Enrollment: roster.Enrollment{
@@ -119,6 +119,16 @@ func (r *Remote) gate(node string) fleet.Gate {
 // met has edges find a node at its address.
 func (r *Remote) met(n fleet.NodeInfo) { r.feed.Tell(fleet.TopicNodes, n.ID, n.URL) }
 
+// removed has nobody keep a way to a node that is off the records.
+func (r *Remote) removed(id string) {
+	r.mu.Lock()
+	delete(r.clients, id)
+	delete(r.gates, id)
+	r.mu.Unlock()
+	r.nodes.Forget(id)
+	r.feed.Tell(fleet.TopicNodes, id, "") // edges keep one of which they hear nothing
+}
+
 // Run keeps the leases of nodes until ctx ends.
 func (r *Remote) Run(ctx context.Context) error { return r.roster.Run(ctx) }
 
@@ -148,6 +158,9 @@ func (r *Remote) NodeMetrics(ctx context.Context) ([][]byte, error) {
 		r.mu.Lock()
 		c := r.clients[m.Info.ID]
 		r.mu.Unlock()
+		if c == nil { // it was removed just now
+			continue
+		}
 		calls.Go(func() {
 			text, err := c.Metrics(ctx)
 			if err != nil {

@@ -12,6 +12,7 @@ import (
 // nodes are those that an edge knows, and which machine is where.
 type nodes struct {
 	transport func(id string) http.RoundTripper
+	forget    func(id string)
 	atlas     *fleet.Atlas
 
 	mu  sync.Mutex
@@ -20,8 +21,8 @@ type nodes struct {
 	only *fleet.Client // of the node that said last where it is
 }
 
-func newNodes(transport func(id string) http.RoundTripper) *nodes {
-	return &nodes{transport: transport, atlas: fleet.NewAtlas(), all: map[string]*fleet.Client{}, only: fleet.NewClient("", transport(""))}
+func newNodes(transport func(id string) http.RoundTripper, forget func(id string)) *nodes {
+	return &nodes{transport: transport, forget: forget, atlas: fleet.NewAtlas(), all: map[string]*fleet.Client{}, only: fleet.NewClient("", transport(""))}
 }
 
 // of returns the client of the node of a machine. While nobody knows where the node is, it
@@ -62,7 +63,7 @@ func (n *nodes) client(id string) *fleet.Client {
 }
 
 // reach has requests go to a node where it is now. A node that control does not name
-// is one of which a new control has not heard yet.
+// is one of which a new control has not heard yet. One without an address is off the records.
 func (n *nodes) reach(id string, value json.RawMessage) error {
 	if value == nil {
 		return nil
@@ -73,6 +74,11 @@ func (n *nodes) reach(id string, value json.RawMessage) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if url == "" {
+		delete(n.all, id)
+		n.forget(id)
+		return nil
+	}
 	n.client(id).Reach(url)
 	n.only.Reach(url)
 	return nil

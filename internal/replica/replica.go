@@ -21,7 +21,9 @@ type Options struct {
 	Control  string            // base URL of control
 	Controls http.RoundTripper // to control
 	// Nodes returns the way to the node with an id, and to no other one.
-	Nodes  func(id string) http.RoundTripper
+	Nodes func(id string) http.RoundTripper
+	// Forget lets go of the way to a node that is off the records.
+	Forget func(id string)
 	Edge   string      // names this process
 	Quotas *quota.Book // gets the limits
 	// Metrics adds what this process counts to the metrics of the others.
@@ -45,7 +47,7 @@ type Replica struct {
 func New(o Options) (*Replica, error) {
 	r := &Replica{
 		Directory: fleet.NewDirectory(), Previews: fleet.NewPreviews(), Credentials: access.NewReplica(),
-		nodes: newNodes(o.Nodes), recheck: func() {},
+		nodes: newNodes(o.Nodes, o.Forget), recheck: func() {},
 	}
 	r.Ports = fleet.NewPorts(r.nodes.of)
 	r.Ports.Moves = r.nodes

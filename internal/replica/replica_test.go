@@ -57,9 +57,9 @@ func TestReplica(t *testing.T) {
 	fleet.NewServer(nil, node{}).RegisterTunnels(mux)
 	nodes := serve(t, mux)
 	control := serve(t, desk.Control{Feed: feed, Seen: func(desk.Seen) {}}.Handler())
-	book := quota.New(quota.Options{})
+	book, forgotten := quota.New(quota.Options{}), make(chan string, 1)
 	r, err := replica.New(replica.Options{
-		Control: control.URL, Controls: control.Client().Transport, Nodes: func(string) http.RoundTripper { return nodes.Client().Transport }, Edge: "e", Quotas: book,
+		Control: control.URL, Controls: control.Client().Transport, Nodes: func(string) http.RoundTripper { return nodes.Client().Transport }, Forget: func(id string) { forgotten <- id }, Edge: "e", Quotas: book,
 		Metrics: func(others []byte) ([]byte, error) { return others, nil },
 	})
 	if err != nil {
@@ -93,6 +93,11 @@ func TestReplica(t *testing.T) {
 	feed.Tell(fleet.TopicNodes, "n", nodes.URL)
 	if err := dial(); err == nil || !strings.Contains(err.Error(), "nobody listens") {
 		t.Errorf("the node says %v", err)
+	}
+	feed.Tell(fleet.TopicNodes, "off", nodes.URL)
+	feed.Tell(fleet.TopicNodes, "off", "")
+	if id := <-forgotten; id != "off" {
+		t.Errorf("the way to %s is forgotten", id)
 	}
 	feed.Tell(fleet.TopicNodes, "n", nil)
 	credentials.RemoveKey(id)

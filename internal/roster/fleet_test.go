@@ -42,6 +42,9 @@ type yard struct {
 	stops  map[string]func() // of nodes that renew their leases
 	leased map[string]bool   // which nodes have had a lease that ends
 	stop   func()            // of the roster
+	// drivers say what drives the sandboxes of nodes; removed are nodes that the roster forgot.
+	drivers map[string]string
+	removed []string
 }
 
 // copies is what the bucket has, of which a sweep drops nothing.
@@ -84,6 +87,7 @@ func (y *yard) open() {
 	y.r = roster.New(roster.Config{
 		Store: y.p.Store, Crew: y.crew, Control: control.Link{Server: y.p.Ctl}, Quotas: y.p.Quotas, TTL: ttl, Copies: copies{y.shelf}, Master: []byte("0123456789abcdef0123456789abcdef"),
 		Dial: func(n fleet.NodeInfo) fleet.Node { return y.nodes[n.ID] }, Met: func(fleet.NodeInfo) {},
+		Removed: func(id string) { y.removed = append(y.removed, id) },
 	})
 	y.p.Rooms.Nodes.Roster = y.r
 	ctx, cancel := context.WithCancel(y.t.Context())
@@ -119,7 +123,7 @@ func (y *yard) join(id string) fleet.Lease {
 	n.Mu.Unlock()
 	l, err := y.r.Join(y.t.Context(), fleet.NodeInfo{
 		ID: id, Incarnation: "1", URL: "https://" + id, Memory: 65536, Machines: slices.Sorted(maps.Keys(n.Has())),
-		SealKey: y.p.Opener.Sealer().Key(), BuildDisk: planetest.BuildDisk, Leased: y.leased[id],
+		SealKey: y.p.Opener.Sealer().Key(), BuildDisk: planetest.BuildDisk, Leased: y.leased[id], Driver: y.drivers[id],
 	})
 	if err != nil {
 		y.t.Fatal(err)
@@ -129,7 +133,7 @@ func (y *yard) join(id string) fleet.Lease {
 	renew := func() {
 		seq++
 		now, err := y.r.Renew(y.t.Context(), fleet.Renewal{Node: id, Incarnation: "1", Epoch: l.Epoch, Seq: seq, Leased: leased, Load: fleet.Load{
-			Memory: 65536, Processors: 4, Disk: 1_000_000, Sandboxes: n.Count(),
+			Driver: y.drivers[id], Memory: 65536, Processors: 4, Disk: 1_000_000, Sandboxes: n.Count(),
 		}})
 		if err == nil {
 			leased = now.TTL > 0
@@ -318,6 +322,55 @@ func TestRescueOverRestart(t *testing.T) {
 		if diff := cmp.Diff(map[string]string{"a": "n2"}, y.at(machines)); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
+	}, "n1", "n2")
+}
+
+// TestRescueByDriver: a sandbox of a lost node goes where it can be run, also with a new control.
+func TestRescueByDriver(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		y.drivers = map[string]string{"n1": "first", "n2": "second", "n3": "first"}
+		for _, id := range []string{"n1", "n2", "n3"} {
+			y.kill(id)
+			y.join(id)
+		}
+		machines := y.make("n1", "a", "b")
+		for _, uid := range machines {
+			y.nodes["n1"].Shelve(uid)
+		}
+		y.kill("n1")
+		y.close()
+		y.open()
+		y.join("n2")
+		y.join("n3")
+		planetest.After(over)
+		if diff := cmp.Diff(map[string]string{"a": "n3", "b": "n3"}, y.at(machines)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	}, "n1", "n2", "n3")
+}
+
+// TestQuotaOverRestart: a new control knows what workspaces may have awake on all nodes together.
+func TestQuotaOverRestart(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		y.want(200, "PUT", "/workspaces/main/quotas", `{"quotas":{"sandboxesAwake":2}}`)
+		machines := y.make("n1", "a")
+		maps.Copy(machines, y.make("n2", "b"))
+		full := func() {
+			y.t.Helper()
+			if text := y.want(429, "POST", "/sandboxes", planetest.Named("more")); !strings.Contains(text, doze.QuotaSandboxesAwake) {
+				y.t.Error(text)
+			}
+		}
+		full()
+		y.close()
+		y.open()
+		y.join("n1")
+		y.join("n2")
+		planetest.After(over)
+		full()
 	}, "n1", "n2")
 }
 
@@ -560,6 +613,9 @@ func TestRemove(t *testing.T) {
 		}
 		y.want(404, "DELETE", "/platform/nodes/n2", "")
 		y.want(409, "DELETE", "/platform/nodes/n1", "") // it runs, and is the first
+		if diff := cmp.Diff([]string{"n2"}, y.removed); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
 		if got := y.want(200, "GET", "/platform/nodes", ""); strings.Contains(got, `"n2"`) || !strings.Contains(got, `"n1"`) {
 			t.Errorf("the nodes are %s", got)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,7 +35,7 @@ func (r *Roster) rescue(ctx context.Context) {
 		}
 		all, err := r.Control.Lodgers(ctx, func(machine string) bool {
 			return pending[machine] || parting[machine] || lost[r.Crew.Of(crew.Machine, machine)]
-		})
+		}, r.among(lost, pending, parting))
 		if err != nil {
 			slog.ErrorContext(ctx, "nobody knows what lost nodes had", "err", err)
 			continue
@@ -48,6 +49,23 @@ func (r *Roster) rescue(ctx context.Context) {
 			r.settled(lost)
 		}
 	}
+}
+
+// among are the machines that nodes had, and some more. It is nil, which is any, if one of the
+// nodes is the home: it has what has no place, too.
+func (r *Roster) among(nodes map[string]bool, more ...map[string]bool) []string {
+	all := []string{}
+	for node := range nodes {
+		if node == r.Crew.Home() {
+			return nil
+		}
+		all = append(all, r.machines(node)...)
+	}
+	for _, some := range more {
+		all = slices.AppendSeq(all, maps.Keys(some))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // prune forgets machines that are gone: pending ones without a place, and parting ones that
@@ -131,7 +149,7 @@ func (r *Roster) give(ctx context.Context, machine, _, to string) (taken bool, e
 // sandbox stays where it is. A node that does not answer may have begun it. The node is asked
 // again, and no other one is until it is lost.
 func (r *Roster) settle(ctx context.Context, o fleet.Order, last control.Use, from, to string, put putter) error {
-	w := placement.Want{Memory: o.Memory, Disk: o.Storage, Not: []string{from}, On: to}
+	w := placement.Want{Memory: o.Memory, Disk: o.Storage, Image: o.Image, Driver: r.Crew.Driver(r.Crew.Of(crew.Machine, o.UID)), Not: []string{from}, On: to}
 	for _, v := range o.Volumes {
 		w.Disk += v.Size
 	}
@@ -149,7 +167,7 @@ func (r *Roster) settle(ctx context.Context, o fleet.Order, last control.Use, fr
 				return err
 			}
 			at, put = next, r.give
-			r.Crew.Expect(o.UID, o.Memory)
+			r.Crew.Expect(o.UID, o.Workspace, o.Memory)
 		}
 		if r.purges(at, o.UID) {
 			return doze.Errorf(doze.Unavailable, "the node %s removes an older copy of the sandbox first", at)
@@ -269,7 +287,7 @@ func (r *Roster) Drain(ctx context.Context, id string) (moved, stayed int, err e
 	if err := r.SetState(ctx, id, doze.NodeDraining); err != nil {
 		return 0, 0, err
 	}
-	all, err := r.Control.Lodgers(ctx, func(machine string) bool { return r.Crew.Of(crew.Machine, machine) == id })
+	all, err := r.Control.Lodgers(ctx, func(machine string) bool { return r.Crew.Of(crew.Machine, machine) == id }, r.among(map[string]bool{id: true}))
 	if err != nil {
 		return 0, 0, err
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -46,7 +47,7 @@ type Control interface {
 	// Inform says what the nodes can do, together.
 	Inform(info fleet.NodeInfo)
 	// Lodgers, LodgerNamed and InTurn are as [control.Link] says.
-	Lodgers(ctx context.Context, at func(machine string) bool) ([]control.Lodger, error)
+	Lodgers(ctx context.Context, at func(machine string) bool, among []string) ([]control.Lodger, error)
 	LodgerNamed(ctx context.Context, workspace, name string) (control.Lodger, error)
 	InTurn(ctx context.Context, of control.Lodger, do func(ctx context.Context, o fleet.Order, last control.Use) error) error
 }
@@ -64,6 +65,8 @@ type Config struct {
 	Check func(ctx context.Context, id, url string) error
 	// Met hears of a node before it is told anything: calls have to reach it.
 	Met func(fleet.NodeInfo)
+	// Removed hears of a node that is off the records. nil: nobody has to.
+	Removed func(id string)
 	// TTL is how long a lease is good.
 	TTL time.Duration
 	// Grace is for how long control may grant leases without its records.
@@ -110,6 +113,10 @@ type Roster struct {
 	// renews: it has done so then. Guarded by mu.
 	purging map[string]map[string]bool
 	tally   tally
+	// barred says why workspaces may send nothing more, as it was at barredAt; guarded by mu.
+	barred   map[string]string
+	barredAt time.Time
+	limited  bool // the crew knows the limits of all workspaces; used by admit alone
 }
 
 var _ fleet.Control = (*Roster)(nil)
@@ -323,6 +330,9 @@ func (r *Roster) admit(ctx context.Context, n fleet.NodeInfo) (_ store.Node, hom
 	if err := r.sameKey(n); err != nil {
 		return store.Node{}, "", err
 	}
+	if err := r.limit(ctx); err != nil {
+		return store.Node{}, "", err
+	}
 	if home, err = r.Store.Setting(ctx, HomeSetting); err != nil {
 		return store.Node{}, "", err
 	}
@@ -340,6 +350,24 @@ func (r *Roster) admit(ctx context.Context, n fleet.NodeInfo) (_ store.Node, hom
 		r.keys[n.ID] = n.SealKey
 	}
 	return record, home, err
+}
+
+// limit has the crew know the limits that operators set before this process began. It hears of
+// later ones as nodes do.
+func (r *Roster) limit(ctx context.Context) error {
+	if r.limited {
+		return nil
+	}
+	all, err := r.Store.Limits(ctx)
+	if err != nil {
+		return err
+	}
+	r.Crew.Limit("", r.Quotas.Defaults)
+	for workspace, own := range all {
+		r.Crew.Limit(workspace, own)
+	}
+	r.limited = true
+	return nil
 }
 
 // sameKey is an error if a node opens other secrets than the other ones.
@@ -460,8 +488,7 @@ func (r *Roster) next(m *member, seq uint64) bool {
 // a node has. A node that believes in a lease for ever is never lost, so it has to say
 // first that it knows better: leased. The records say so before anybody counts on it.
 func (r *Roster) grant(ctx context.Context, id string, epoch uint64, leased bool) (fleet.Lease, error) {
-	others := slices.ContainsFunc(r.members(), func(m *member) bool { return m.info.ID != id })
-	if r.Copies == nil || !others {
+	if r.Copies == nil || !r.others(id) {
 		r.book.Release(id)
 		return fleet.Lease{Epoch: epoch}, r.recordLeased(ctx, id, false)
 	}
@@ -552,13 +579,32 @@ func (r *Roster) Traffic(_ context.Context, node, incarnation string, bytes map[
 		of.sum.Add(n - min(n, m.bytes[workspace]))
 		m.bytes[workspace] = n
 	}
-	barred := map[string]string{}
-	for workspace := range r.bytes {
+	barred := maps.Clone(r.bars())
+	for workspace := range bytes { // it may have sent too much just now
 		if why := r.Quotas.Barred(workspace); why != "" {
 			barred[workspace] = why
+		} else {
+			delete(barred, workspace)
 		}
 	}
 	return barred, nil
+}
+
+// barsEvery is how long nodes hear the same of workspaces that they do not name. Each node tells
+// of traffic every second, and control would look at all workspaces for each of them.
+const barsEvery = 250 * time.Millisecond
+
+// bars are why workspaces may send nothing more, as it was a moment ago. Preconditions: r.mu is held.
+func (r *Roster) bars() map[string]string {
+	if r.barred == nil || time.Since(r.barredAt) >= barsEvery {
+		r.barred, r.barredAt = map[string]string{}, time.Now()
+		for workspace := range r.bytes {
+			if why := r.Quotas.Barred(workspace); why != "" {
+				r.barred[workspace] = why
+			}
+		}
+	}
+	return r.barred
 }
 
 // known returns a node whose present process has joined.
@@ -583,6 +629,17 @@ func (r *Roster) members() (all []*member) {
 		all = append(all, m)
 	}
 	return all
+}
+
+// others reports whether another node than one has joined.
+func (r *Roster) others(than string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	most := 0
+	if r.nodes[than] != nil {
+		most = 1
+	}
+	return len(r.nodes) > most
 }
 
 // Present reports whether a node has joined.
@@ -695,6 +752,7 @@ func (r *Roster) expect(ctx context.Context) error {
 		return err
 	}
 	for _, n := range all {
+		r.Crew.SetDriver(n.ID, n.Body.Driver)
 		switch {
 		case n.State == doze.NodeLost:
 			r.setGone(n.ID)

@@ -159,7 +159,14 @@ func (s *Server) remove(ctx context.Context, q *http.Request) (none httpx.Empty,
 			return none, err
 		}
 	}
-	return none, s.Roster.Store.RemoveNode(ctx, id)
+	if err := s.Roster.Store.RemoveNode(ctx, id); err != nil {
+		return none, err
+	}
+	s.Roster.Crew.Discard(id)
+	if s.Roster.Removed != nil {
+		s.Roster.Removed(id)
+	}
+	return none, nil
 }
 
 // moveHome makes another node the home of things without a place. There must be none: they

@@ -373,6 +373,17 @@ func (p *Platform) listener() *process { return p.processes[p.roles[len(p.roles)
 // PID returns the process id of the dozed that callers reach.
 func (p *Platform) PID() int { return p.listener().Process.Pid }
 
+// PIDOf returns the process id of a role that is a process of its own.
+func (p *Platform) PIDOf(role string) int { return p.processes[role].Process.Pid }
+
+// At returns the address of control or the node, if they are processes of their own.
+func (p *Platform) At(role string) string {
+	if role == Control {
+		return p.control
+	}
+	return p.node
+}
+
 // Stop ends dozed as an operator does. Launcher and sandboxes stay.
 func (p *Platform) Stop() error { return p.end(syscall.SIGTERM) }
 

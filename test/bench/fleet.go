@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -26,6 +27,12 @@ const (
 	// found: one alone takes less than a clock shows.
 	placeRounds, findRounds = 200, 200
 	placeMany, findMany     = 100, 1000
+
+	// takenMany sandboxes of a killed node sleep, and as many run.
+	takenMany = 25
+
+	takenSlept = "first answer elsewhere of a sandbox that slept, after the lease of its killed node"
+	takenRan   = "first answer elsewhere of a sandbox that ran, after the lease of its killed node"
 
 	fleetCreate, fleetWake = "create a sandbox", "a request that wakes a sandbox from disk"
 )
@@ -49,6 +56,7 @@ func fleetCases() []string {
 	for _, n := range routeCounts {
 		names = append(names, findCase(n))
 	}
+	names = append(names, takenSlept, takenRan, beatControl, beatOfNodes)
 	return append(names, routesCase(routeCounts[len(routeCounts)-1]))
 }
 
@@ -81,6 +89,24 @@ func fleetPaths(ctx context.Context, dir string, only *regexp.Regexp) (_ table, 
 	var all fleetTable
 	if only.MatchString(fleetCreate) || only.MatchString(fleetWake) {
 		if all.times, err = fleetCalls(ctx, dir, only); err != nil {
+			return all, err
+		}
+	}
+	if only.MatchString(takenSlept) || only.MatchString(takenRan) {
+		taken, err := takeovers(ctx, dir)
+		if err != nil {
+			return all, err
+		}
+		all.times = append(all.times, taken...)
+	}
+	if only.MatchString(beatControl) || only.MatchString(beatOfNodes) {
+		home := filepath.Join(dir, "beats")
+		if err := os.Mkdir(home, 0o700); err != nil {
+			return all, err
+		}
+		beats, err := heartbeats(ctx, home)
+		all.times = append(all.times, beats...)
+		if err != nil {
 			return all, err
 		}
 	}
@@ -166,6 +192,25 @@ func fleetCalls(ctx context.Context, dir string, only *regexp.Regexp) (all laten
 		}
 	}
 	return all, nil
+}
+
+// takeovers kills a node of three, and measures how soon its sandboxes answer elsewhere.
+func takeovers(ctx context.Context, dir string) (latencies, error) {
+	answers, many := filepath.Join(dir, "answers.json"), strconv.Itoa(times(takenMany))
+	cmd := exec.CommandContext(ctx, "go", "run", "./test/fleet", "takeover", "-asleep", many, "-awake", many, "-answers", answers) //nolint:gosec // G204: our own command
+	cmd.Dir, cmd.Stdout, cmd.Stderr = testkit.Root(), os.Stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("take over the sandboxes of a killed node: %w", err)
+	}
+	raw, err := os.ReadFile(answers)
+	if err != nil {
+		return nil, err
+	}
+	var after struct{ Slept, Ran []time.Duration }
+	if err := json.Unmarshal(raw, &after); err != nil {
+		return nil, err
+	}
+	return latencies{{name: takenSlept, samples: after.Slept}, {name: takenRan, samples: after.Ran}}, nil
 }
 
 // places chooses nodes.

@@ -36,6 +36,8 @@ type row struct {
 	Cycle float64 `json:"cycle_cpu_ms,omitempty"`
 	// Failed is how many samples have no time, since they failed.
 	Failed int `json:"failed,omitempty"`
+	// Wire is the p50 of what a sample sends and receives, in kB; 0 if nobody looked.
+	Wire float64 `json:"wire_kb,omitempty"`
 	// PerSecond is of cases that count how often something can be done.
 	PerSecond float64 `json:"per_second,omitempty"`
 	memory
@@ -76,6 +78,7 @@ type series struct {
 	unsupported string
 	answers     []time.Duration // of the processors, until the answer; nil if nobody looked
 	costs       []time.Duration // of the processors, until the work was over; nil if nobody looked
+	wire        []int64         // bytes that each sample sent and received; nil if nobody looked
 	cycle       time.Duration   // of the processors, with all that follows a sample; 0 if nobody looked
 	failed      int
 	failure     error // the first one
@@ -109,6 +112,9 @@ func (s *series) row(bench string) row {
 	if s.against != nil {
 		r.Vs, r.Yardstick = s.against.quantile(0.5), s.against.name
 	}
+	if len(s.wire) > 0 {
+		r.Wire = float64(slices.Sorted(slices.Values(s.wire))[len(s.wire)/2]) / 1000
+	}
 	if r.P50 > 0 {
 		r.Rate = float64(s.bytes) / 1000 / r.P50
 	}
@@ -123,7 +129,7 @@ type latencies []*series
 func (all latencies) report(people, machine io.Writer, bench string) error {
 	out := tabwriter.NewWriter(people, 0, 0, 2, ' ', tabwriter.AlignRight)
 	var reasons strings.Builder
-	fmt.Fprintln(out, "case\tn\tmin ms\tp50 ms\tp99 ms\tmax ms\tMB/s\tanswer cpu ms\tcpu ms\tcycle cpu ms\tp50 / yardstick\t")
+	fmt.Fprintln(out, "case\tn\tmin ms\tp50 ms\tp99 ms\tmax ms\tMB/s\tkB\tanswer cpu ms\tcpu ms\tcycle cpu ms\tp50 / yardstick\t")
 	for _, s := range all {
 		r := s.row(bench)
 		ratio := ""
@@ -137,7 +143,7 @@ func (all latencies) report(people, machine io.Writer, bench string) error {
 		if s.failed > 0 {
 			fmt.Fprintf(&reasons, "%s: %d of %d failed, the first one with: %v\n", s.name, s.failed, s.failed+len(s.samples), s.failure)
 		}
-		fmt.Fprintf(out, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t%s\t%s\t\n", r.Case, r.N, r.Min, r.P50, r.P99, r.Max, some(r.Rate), some(r.Answer), some(r.Cost), some(r.Cycle), ratio)
+		fmt.Fprintf(out, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Case, r.N, r.Min, r.P50, r.P99, r.Max, some(r.Rate), some(r.Wire), some(r.Answer), some(r.Cost), some(r.Cycle), ratio)
 		if machine != nil {
 			if err := json.NewEncoder(machine).Encode(r); err != nil {
 				return err

@@ -42,7 +42,7 @@ var benches = []bench{
 	{"inside", "what people do in a sandbox: natively in a chroot of its image, and in sandboxes with files in memory and on disk", insideCases, insideWork},
 	{"egress", "a request over TLS to a server on this machine: directly, by a relay, and by the proxy of sandboxes", egressCases, egressPaths},
 	{"roles", "the same questions to a platform of three processes, and of one", rolesCases, roles},
-	{"fleet", "creates and wakes through a control, a node and an edge of their own, and in one process; the choice of a node, and what an edge keeps of 100,000 sandboxes", fleetCases, fleetPaths},
+	{"fleet", "creates and wakes in three processes and in one; a killed node, heartbeats, the choice of a node, and 100,000 routes", fleetCases, fleetPaths},
 	{"density", "what idle sandboxes take of the host in each tier", densityCases, density},
 }
 

@@ -49,6 +49,8 @@ var bounds = []struct {
 	{regexp.MustCompile(`^fleet .*in one process`), "the host: what the row after it is compared with"},
 	{regexp.MustCompile(`^fleet .*(create|wakes)`), "as in one process, and the calls between control, node and edge"},
 	{regexp.MustCompile(`^fleet .*(choices|find)`), "the memory of the host"},
+	{regexp.MustCompile(`^fleet first answer`), "the processors of the other nodes, and the copies in the bucket; before that, the lease, which is 30 s by default"},
+	{regexp.MustCompile(`^fleet .*a second of`), "calls over TLS: their JSON, and a system call or two for each"},
 	{regexp.MustCompile(`^fleet .*routes in an edge`), "the names of sandboxes, and two maps"},
 	{regexp.MustCompile(`^agent exec|^agent .*shell`), "the start of a process in the sandbox, each of whose system calls is intercepted"},
 	{regexp.MustCompile(`^agent `), "system calls in the sandbox, each of which is intercepted, and copies between three processes"},
@@ -201,6 +203,7 @@ var columns = []struct {
 	{"p99 ms", func(r row) string { return tenths(r.P99) }},
 	{"max ms", func(r row) string { return tenths(r.Max) }},
 	{"MB/s", func(r row) string { return some(r.Rate) }},
+	{"kB", func(r row) string { return some(r.Wire) }},
 	{"per second", func(r row) string { return some(r.PerSecond) }},
 	{"answer CPU ms", func(r row) string { return tenths(r.Answer) }},
 	{"CPU ms", func(r row) string { return tenths(r.Cost) }},
@@ -314,6 +317,7 @@ share the machine.
 | CPU ms | processor time of the platform for one sample: dozed, the launcher, and everything in sandboxes. Of a wake: until its work is over, while the sandbox is kept awake. Of all else: until the answer is there. |
 | answer CPU ms | of a wake: the part of it until the answer is there |
 | cycle CPU ms | the same until the platform rests again. Of a wake, that includes the next checkpoint. Of a create, the delete and the next spare machine. |
+| kB | what a sample sends and receives between roles |
 | PSS, charged | memory of one sandbox: what its processes have mapped, each page divided by how many have it; what its cgroup is charged for |
 | ratio | p50 (or PSS) over that of the yardstick that is named, in the same run, which the host slows down alike |
 | target | what the row is meant to reach, and whether it did |

@@ -44,6 +44,7 @@ func command(ctx context.Context, args []string) (err error) {
 	flags.IntVar(&asleep, "asleep", 50, "how `many` sandboxes sleep when their node is lost")
 	flags.IntVar(&fill, "fill", 0, "how many `megabytes` the volume has")
 	flags.IntVar(&awake, "awake", 20, "how `many` sandboxes run when their node is lost")
+	answers := flags.String("answers", "", "`file` for the times of a takeover, as JSON")
 	dir := flags.String("dir", "", "empty `directory` for the fleet, which stays; by default a new one for temporary files, which is removed")
 	if len(args) == 0 {
 		return fmt.Errorf("say what: faults, takeover, volumes, snapshots, drain or upgrade")
@@ -70,7 +71,7 @@ func command(ctx context.Context, args []string) (err error) {
 		fmt.Println(c)
 		return c.verdict(err)
 	case "takeover":
-		return takeover(ctx, *dir, asleep, awake, o.say)
+		return takeover(ctx, *dir, asleep, awake, *answers, o.say)
 	case "volumes":
 		return volumes(ctx, *dir, fill, o.say)
 	case "snapshots":

@@ -102,8 +102,8 @@ func (s spread) String() string {
 }
 
 // takeover kills a node with sandboxes that sleep and others that run, and prints how soon
-// each answers elsewhere.
-func takeover(ctx context.Context, dir string, asleep, awake int, say func(string)) (err error) {
+// each answers elsewhere. The times go to a file, too, unless answers is empty.
+func takeover(ctx context.Context, dir string, asleep, awake int, answers string, say func(string)) (err error) {
 	f, err := start(ctx, dir, "--pause-after", "3s", "--save-after", "0", "--disk-after", diskAfter, "--remote-after", copyAfter)
 	if err != nil {
 		return err
@@ -208,7 +208,11 @@ func takeover(ctx context.Context, dir string, asleep, awake int, say func(strin
 	fmt.Printf("the lease of %s was over %s after its node was killed; %d notices\n", nodeLease, lost.Sub(killed).Round(time.Millisecond), told)
 	fmt.Printf("%d that slept: first answer after that: %s; went back, age of their state: %s\n", asleep, kinds[0].after, kinds[0].age)
 	fmt.Printf("%d that ran:   first answer after that: %s; went back, age of their state: %s\n", awake, kinds[1].after, kinds[1].age)
-	return nil
+	if answers == "" {
+		return nil
+	}
+	raw, err := json.Marshal(map[string]spread{"slept": kinds[0].after, "ran": kinds[1].after})
+	return errors.Join(err, os.WriteFile(answers, raw, 0o600))
 }
 
 // lostAt is when control said that a node is lost, after a moment.

@@ -248,6 +248,7 @@ func (h *host) load() fleet.Load {
 	sum, awake := h.reserved()
 	return fleet.Load{
 		Memory: hostMemory, Reserved: sum, Sandboxes: h.Count(), Awake: awake, Processors: 16, Disk: hostDisk, Images: []string{image},
+		Workspaces: map[string]fleet.Awake{workspace: {Sandboxes: awake, Memory: sum}},
 	}
 }
 

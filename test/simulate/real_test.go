@@ -31,9 +31,14 @@ func databaseOf(t *testing.T) string {
 }
 
 // monotonic is the real time, of which virtual time says nothing.
-func monotonic() time.Duration {
+func monotonic() time.Duration { return clock(unix.CLOCK_MONOTONIC) }
+
+// processor is what this thread has had of processors.
+func processor() time.Duration { return clock(unix.CLOCK_THREAD_CPUTIME_ID) }
+
+func clock(id int32) time.Duration {
 	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+	if err := unix.ClockGettime(id, &t); err != nil {
 		return 0
 	}
 	return time.Duration(t.Nano())

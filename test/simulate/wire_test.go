@@ -191,7 +191,13 @@ func demand[T any](ctx context.Context, w *toControl, do func(fleet.Control) (T,
 
 // Join implements [fleet.Control], as do those below.
 func (w *toControl) Join(ctx context.Context, n fleet.NodeInfo) (fleet.Lease, error) {
-	return demand(ctx, w, func(c fleet.Control) (fleet.Lease, error) { return c.Join(ctx, n) })
+	return demand(ctx, w, func(c fleet.Control) (fleet.Lease, error) {
+		l, err := c.Join(ctx, n)
+		if err == nil {
+			w.h.s.count("joins")
+		}
+		return l, err
+	})
 }
 
 func (w *toControl) Reclaim(ctx context.Context, node string, machines []string) (fleet.Lease, error) {

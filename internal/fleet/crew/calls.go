@@ -150,6 +150,9 @@ func (c *Crew) claim(ctx context.Context, n fleet.Node, o *fleet.Order, instead 
 	if err := n.Claim(ctx, *o, instead); err != nil {
 		return err
 	}
+	if c.far(o) {
+		return nil
+	}
 	now, err := c.Awake(ctx, o.Workspace)
 	if err != nil {
 		return err
@@ -393,18 +396,28 @@ func (c *Crew) SetLimits(ctx context.Context, workspace string, l doze.Limits) e
 	return err
 }
 
-// Awake implements [fleet.Node]. What is on a node that is away is not awake.
-func (c *Crew) Awake(ctx context.Context, workspace string) (fleet.Awake, error) {
-	each, err := list(c, func(n fleet.Node) ([]fleet.Awake, error) {
+// Awake implements [fleet.Node]. What is on a node that is away is not awake. A node that has
+// nothing of the workspace is not asked.
+func (c *Crew) Awake(ctx context.Context, workspace string) (sum fleet.Awake, err error) {
+	var mu sync.Mutex
+	answered := 0
+	claimed := c.claimedOn(workspace)
+	err = c.some(func(m *Member) bool {
+		if _, has := m.Load.Workspaces[workspace]; has || m.Load.Workspaces == nil || claimed[m.Info.ID] {
+			return true
+		}
+		answered++ // it has said so with its last renewal
+		return false
+	}, func(_ string, n fleet.Node) error {
 		one, err := n.Awake(ctx, workspace)
-		return []fleet.Awake{one}, err
-	})
-	var sum fleet.Awake
-	for _, one := range each {
+		mu.Lock()
+		defer mu.Unlock()
 		sum.Sandboxes += one.Sandboxes
 		sum.Memory += one.Memory
-	}
-	if errors.Is(err, fleet.ErrUnreachable) && len(each) > 0 {
+		answered++
+		return err
+	})
+	if errors.Is(err, fleet.ErrUnreachable) && answered > 0 {
 		err = nil
 	}
 	return sum, err

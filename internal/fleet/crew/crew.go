@@ -56,17 +56,8 @@ type Member struct {
 	// Open says that it takes what is new.
 	Open bool
 	Load fleet.Load
-}
 
-// arrivalBusy is how many processors a machine counts for that comes from elsewhere, until its
-// node says what it has. Where processors are busy anyway, memory alone would spread nothing.
-const arrivalBusy = 0.2
-
-// claim is memory of a machine that its node may not count yet.
-type claim struct {
-	memory  doze.Megabytes
-	counted bool // the machine was made, or will not be: the next word of the node counts
-	arrives bool // the machine comes from elsewhere, which takes processors
+	images map[string]bool // of Load
 }
 
 // thing is the key of a place.
@@ -74,6 +65,8 @@ type thing struct {
 	kind Kind
 	id   string
 }
+
+type things map[thing]struct{}
 
 // A Crew is all nodes of a platform. It is safe for concurrent use.
 type Crew struct {
@@ -84,8 +77,9 @@ type Crew struct {
 	home    string                 // guarded by mu; the node of all things without a place
 	members map[string]*Member     // guarded by mu; by the id of the node
 	places  map[thing]Place        // guarded by mu; changed by settle and unsettle alone
-	held    map[string]int         // guarded by mu; how many of places each node has
-	claimed map[string]*claim      // guarded by mu; by machine
+	held    map[string]things      // guarded by mu; the keys of places, by node
+	drivers map[string]string      // guarded by mu; by node, also those that are away; as machine.Traits names it
+	claimed claims                 // guarded by mu
 	limits  map[string]doze.Limits // guarded by mu; by workspace, the empty one has the defaults
 	volumes map[string]*copied     // guarded by mu; by volume
 	saved   map[string]bool        // guarded by mu; snapshots that the bucket has
@@ -101,7 +95,7 @@ func Open(ctx context.Context, l Ledger, home string, atlas *fleet.Atlas) (*Crew
 	if err != nil {
 		return nil, err
 	}
-	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, held: map[string]int{}, claimed: map[string]*claim{}, limits: map[string]doze.Limits{}, volumes: map[string]*copied{}, saved: map[string]bool{}, lent: map[loan]int{}}
+	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, held: map[string]things{}, drivers: map[string]string{}, claimed: newClaims(), limits: map[string]doze.Limits{}, volumes: map[string]*copied{}, saved: map[string]bool{}, lent: map[loan]int{}}
 	c.SetHome(home)
 	for _, p := range all {
 		c.settle(p)
@@ -122,11 +116,42 @@ func (c *Crew) SetHome(id string) {
 	}
 }
 
+// Home returns the node of all things without a place, or nothing before one joined.
+func (c *Crew) Home() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.home
+}
+
 // Put adds a member, or replaces the one with its id.
 func (c *Crew) Put(m Member) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	m.images = set(m.Load.Images)
 	c.members[m.Info.ID] = &m
+	c.drivers[m.Info.ID] = m.Load.Driver
+}
+
+// SetDriver says what drives the sandboxes of a node that may be away, if that is known.
+func (c *Crew) SetDriver(node, driver string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drivers[node] = driver
+}
+
+// Driver returns what drives the sandboxes of a node, or nothing if that is not known.
+func (c *Crew) Driver(node string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.drivers[node]
+}
+
+// Discard forgets a node that is off the records.
+func (c *Crew) Discard(node string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.members, node)
+	delete(c.drivers, node)
 }
 
 // Remove removes a member. What it has counts as there, and cannot be reached.
@@ -171,10 +196,8 @@ func (c *Crew) Member(id string) (Member, bool) {
 func (c *Crew) On(node string) (all []Place) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, p := range c.places {
-		if p.Node == node {
-			all = append(all, p)
-		}
+	for t := range c.held[node] {
+		all = append(all, c.places[t])
 	}
 	return all
 }
@@ -265,17 +288,24 @@ func (c *Crew) tell(k Kind, id string, do func(fleet.Node) error) error {
 // all makes a call to every member at the same time, and joins the errors. A node that
 // has things, or may have, and is not a member, is an error with [fleet.ErrUnreachable].
 func (c *Crew) all(do func(id string, n fleet.Node) error) error {
+	return c.some(func(*Member) bool { return true }, do)
+}
+
+// some is all for the members that asked reports. It is called with c.mu held.
+func (c *Crew) some(asked func(*Member) bool, do func(id string, n fleet.Node) error) error {
 	c.mu.Lock()
 	nodes := map[string]fleet.Node{}
 	for id, m := range c.members {
-		nodes[id] = m.Node
+		if asked(m) {
+			nodes[id] = m.Node
+		}
 	}
 	away := map[string]bool{}
 	for at := range c.held {
-		away[at] = nodes[at] == nil
+		away[at] = c.members[at] == nil
 	}
 	if c.home != "" {
-		away[c.home] = nodes[c.home] == nil
+		away[c.home] = c.members[c.home] == nil
 	}
 	c.mu.Unlock()
 	var calls sync.WaitGroup
@@ -369,7 +399,7 @@ func (c *Crew) place(ctx context.Context, k Kind, id string, w placement.Want) (
 		c.Arrived(id) // nobody asks for it before it is there
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.claimed[id] = &claim{memory: w.Memory}
+		c.claimed.put(id, at, claim{memory: w.Memory})
 	}
 	return n, nil
 }
@@ -394,8 +424,15 @@ func (c *Crew) put(ctx context.Context, p Place) error {
 // settle takes note of the place of a thing. Preconditions: c.mu is held.
 func (c *Crew) settle(p Place) {
 	c.unsettle(thing{p.Kind, p.ID})
-	c.places[thing{p.Kind, p.ID}] = p
-	c.held[p.Node]++
+	t := thing{p.Kind, p.ID}
+	c.places[t] = p
+	if c.held[p.Node] == nil {
+		c.held[p.Node] = things{}
+	}
+	c.held[p.Node][t] = struct{}{}
+	if p.Kind == Machine {
+		c.claimed.move(p.ID, p.Node)
+	}
 }
 
 // unsettle forgets the place of a thing, if it has one. Preconditions: c.mu is held.
@@ -405,17 +442,17 @@ func (c *Crew) unsettle(t thing) {
 		return
 	}
 	delete(c.places, t)
-	if c.held[was.Node]--; c.held[was.Node] == 0 {
+	if delete(c.held[was.Node], t); len(c.held[was.Node]) == 0 {
 		delete(c.held, was.Node)
 	}
 }
 
 // Expect counts memory of a machine that goes to a node, until the node says the next time
 // what it has. Many that go at the same time do not all go to the same node.
-func (c *Crew) Expect(id string, memory doze.Megabytes) {
+func (c *Crew) Expect(id, workspace string, memory doze.Megabytes) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.claimed[id] = &claim{memory: memory, counted: true, arrives: true}
+	c.claimed.put(id, c.of(Machine, id), claim{memory: memory, counted: true, arrives: true, workspace: workspace})
 }
 
 // Arrived has edges know where a machine is that moved, and has begun there.
@@ -439,7 +476,9 @@ func (c *Crew) Epoch(k Kind, id string) uint64 {
 func (c *Crew) forget(ctx context.Context, k Kind, id string) {
 	c.mu.Lock()
 	_, placed := c.places[thing{k, id}]
-	delete(c.claimed, id)
+	if k == Machine {
+		c.claimed.drop(id)
+	}
 	c.mu.Unlock()
 	if !placed {
 		return
@@ -465,18 +504,15 @@ func (c *Crew) forget(ctx context.Context, k Kind, id string) {
 
 // candidates is what placement knows of the members. Preconditions: c.mu is held.
 func (c *Crew) candidates() []placement.Node {
-	claimed, busy := map[string]doze.Megabytes{}, map[string]float64{}
-	for machine, p := range c.claimed {
-		claimed[c.of(Machine, machine)] += p.memory
-		if p.arrives {
-			busy[c.of(Machine, machine)] += arrivalBusy
-		}
-	}
 	nodes := make([]placement.Node, 0, len(c.members))
 	for id, m := range c.members {
+		var claimed share
+		if s := c.claimed.on[id]; s != nil {
+			claimed = *s
+		}
 		nodes = append(nodes, placement.Node{
-			ID: id, Open: m.Open, Driver: m.Load.Driver, Memory: m.Load.Memory, Reserved: m.Load.Reserved + claimed[id],
-			Disk: m.Load.Disk, Processors: m.Load.Processors, Busy: m.Load.Busy + busy[id], Sandboxes: m.Load.Sandboxes, Has: func(image string) bool { return slices.Contains(m.Load.Images, image) },
+			ID: id, Open: m.Open, Driver: m.Load.Driver, Memory: m.Load.Memory, Reserved: m.Load.Reserved + claimed.memory,
+			Disk: m.Load.Disk, Processors: m.Load.Processors, Busy: m.Load.Busy + claimed.busy, Sandboxes: m.Load.Sandboxes, Has: func(image string) bool { return m.images[image] },
 		})
 	}
 	return nodes
@@ -486,7 +522,7 @@ func (c *Crew) candidates() []placement.Node {
 func (c *Crew) count(machine string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p := c.claimed[machine]; p != nil {
+	if p := c.claimed.all[machine]; p != nil {
 		p.counted = true
 	}
 }
@@ -499,6 +535,20 @@ func (c *Crew) Beat(id string, l fleet.Load) {
 	if m == nil {
 		return
 	}
+	if !sane(l.Workspaces) {
+		l.Workspaces = nil // the node is asked
+	}
+	if !slices.Equal(m.Load.Images, l.Images) {
+		m.images = set(l.Images)
+	}
 	m.Load = l
-	maps.DeleteFunc(c.claimed, func(machine string, p *claim) bool { return p.counted && c.of(Machine, machine) == id })
+	c.claimed.hear(id)
+}
+
+func set(all []string) map[string]bool {
+	is := make(map[string]bool, len(all))
+	for _, one := range all {
+		is[one] = true
+	}
+	return is
 }

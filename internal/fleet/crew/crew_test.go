@@ -500,7 +500,7 @@ func TestExpect(t *testing.T) {
 		if err = errors.Join(err, y.Move(t.Context(), crew.Machine, uid, at)); err != nil {
 			t.Fatal(err)
 		}
-		y.Expect(uid, 2048)
+		y.Expect(uid, "main", 2048)
 		got[at]++
 	}
 	if got["n0"] != 4 || got["n1"] != 4 {

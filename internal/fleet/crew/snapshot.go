@@ -61,6 +61,7 @@ func (c *Crew) lend(snapshot, node string) (back func()) {
 // nearSnapshot has a sandbox begin where its snapshot is, if it can begin there, or if the bucket
 // may not have the snapshot.
 func (c *Crew) nearSnapshot(w placement.Want, from string) placement.Want {
+	w.Driver = c.Driver(c.Of(Snapshot, from))
 	there := w
 	there.On = c.Of(Snapshot, from)
 	if _, _, ok := placement.Choose(there, c.nodes()); ok || !c.SnapshotSaved(from) {

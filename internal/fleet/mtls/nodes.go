@@ -40,6 +40,17 @@ func (n *Nodes) To(id string) http.RoundTripper {
 	return there
 }
 
+// Forget lets go of the way to a node that is not one any more. Requests under way end as they would.
+func (n *Nodes) Forget(id string) {
+	n.mu.Lock()
+	t := n.all[id]
+	delete(n.all, id)
+	n.mu.Unlock()
+	if t != nil {
+		t.CloseIdleConnections()
+	}
+}
+
 // Check is an error unless the node with an id answers at a base URL. Another node there is
 // Forbidden, and nobody is Unavailable.
 func (n *Nodes) Check(ctx context.Context, id, base string) error {

@@ -9,6 +9,30 @@ import (
 	"github.com/dozehq/doze/internal/fleet/mtls"
 )
 
+// TestForget: a way that was forgotten ends when its requests do, and the next one is another.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	dir := made(t)
+	_, keys := joined(t, dir, "goodgood")
+	at := serve(t, open(t, keys, mtls.Node), mtls.Control)
+	nodes := open(t, dir, mtls.Control).Nodes()
+	first := nodes.To("goodgood")
+	if nodes.To("goodgood") != first {
+		t.Error("there are two ways to one node")
+	}
+	nodes.Forget("goodgood")
+	nodes.Forget("nobody")
+	now := nodes.To("goodgood")
+	if now == first {
+		t.Error("the way is still known")
+	}
+	for _, to := range []http.RoundTripper{first, now} { // a caller may still have it
+		if status, _, err := ask(t.Context(), to, at); err != nil || status != http.StatusOK {
+			t.Errorf("%d, %v", status, err)
+		}
+	}
+}
+
 // TestNodes: a way to a node leads to no other one, whatever its address is.
 func TestNodes(t *testing.T) {
 	t.Parallel()
