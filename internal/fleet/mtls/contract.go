@@ -58,6 +58,9 @@ func (s speaker) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
+// CloseIdleConnections is that of [http.Client], which finds it by its name.
+func (s speaker) CloseIdleConnections() { (&http.Client{Transport: s.next}).CloseIdleConnections() }
+
 // speaks is the other side of a speaker: it says the version of this role with each answer.
 func speaks(own int, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

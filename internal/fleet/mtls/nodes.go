@@ -43,11 +43,11 @@ func (n *Nodes) To(id string) http.RoundTripper {
 // Forget lets go of the way to a node that is not one any more. Requests under way end as they would.
 func (n *Nodes) Forget(id string) {
 	n.mu.Lock()
-	t := n.all[id]
+	there := n.all[id]
 	delete(n.all, id)
 	n.mu.Unlock()
-	if t != nil {
-		t.CloseIdleConnections()
+	if there != nil {
+		(&http.Client{Transport: there}).CloseIdleConnections()
 	}
 }
 
