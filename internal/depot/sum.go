@@ -52,7 +52,7 @@ func stampOf(f *os.File) (s stamp, err error) {
 	return stamp{Size: st.Size, Modified: st.Mtim.Nano(), Inode: st.Ino}, nil
 }
 
-// sum is the SHA-256 of a file. Whoever asks while it is read waits for the same read.
+// sum is the SHA-256 of a file. Calls that come while the file is read wait for the same read.
 func (f *files) sum(path string) (string, error) {
 	f.mu.Lock()
 	sum, known := f.sums[path]
@@ -175,13 +175,14 @@ func (f *files) learn(ctx context.Context) {
 			slog.DebugContext(ctx, "nobody knows which files copies need", "err", err)
 			continue
 		}
+		before := learned
+		learned = map[string]bool{}
 		for _, object := range objects[:min(learnMost, len(objects))] {
-			if learned[object] || ctx.Err() != nil {
-				continue
-			}
-			if err := f.learnOne(ctx, object); err != nil {
-				slog.DebugContext(ctx, "a file that copies need was not looked at", "file", object, "err", err)
-				continue
+			if !before[object] && ctx.Err() == nil {
+				if err := f.learnOne(ctx, object); err != nil {
+					slog.DebugContext(ctx, "a file that copies need was not looked at", "file", object, "err", err)
+					continue
+				}
 			}
 			learned[object] = true
 		}

@@ -340,6 +340,11 @@ func (c *Copy) load(ctx context.Context, dir string) error {
 		return err
 	}
 	defer func() { _ = root.Close() }()
+	for d := range dirs {
+		if err := root.MkdirAll(d, 0o700); err != nil {
+			return err
+		}
+	}
 	// Each file waits for its chunks, and then for the disk: the next ones do not wait for that.
 	group, loading := errgroup.WithContext(ctx)
 	group.SetLimit(c.v.parallel)
@@ -358,13 +363,8 @@ func (c *Copy) load(ctx context.Context, dir string) error {
 	return nil
 }
 
-// loadFile writes one file and syncs it.
+// loadFile writes one file, whose directory is there, and syncs it.
 func (c *Copy) loadFile(ctx context.Context, root *os.Root, f *entry, there bool) (err error) {
-	if d := filepath.Dir(f.name); d != "." {
-		if err := root.MkdirAll(d, 0o700); err != nil {
-			return err
-		}
-	}
 	if there {
 		if err := root.Chmod(f.name, 0o600); err != nil {
 			return err

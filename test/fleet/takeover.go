@@ -32,8 +32,8 @@ const (
 	// singly is how many sandboxes are asked one after the other.
 	singly = 10
 
-	// What processes say in their logs: control, when others may have what a node had; and nodes,
-	// when they have a sandbox of another one, moved one down, and have one in the bucket.
+	// What processes say in their logs. Control says when others may have what a node had. Nodes say
+	// when they have a sandbox of another node, when one sank, and when one is in the bucket.
 	lostText, placedText, sankText, savedText = "a node is lost: its lease is over", "a sandbox of another node is here", "sank", "a sandbox is in the bucket"
 )
 
