@@ -65,8 +65,9 @@ const arrivalBusy = 0.2
 // claim is memory of a machine that its node may not count yet.
 type claim struct {
 	memory  doze.Megabytes
-	counted bool // the machine was made, or will not be: the next word of the node counts
-	arrives bool // the machine comes from elsewhere, which takes processors
+	counted bool   // the machine was made, or will not be: the next word of the node counts
+	arrives bool   // the machine comes from elsewhere, which takes processors
+	at      string // the node that it counts on; empty: the place of the machine
 }
 
 // thing is the key of a place.
@@ -333,6 +334,11 @@ func (c *Crew) stays(ref string) bool { return strings.HasPrefix(ref, doze.Built
 func (c *Crew) choose(w placement.Want) (id string, n fleet.Node, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.chooseHeld(w)
+}
+
+// chooseHeld is choose. Preconditions: c.mu is held.
+func (c *Crew) chooseHeld(w placement.Want) (id string, n fleet.Node, err error) {
 	if len(c.members) == 0 {
 		return "", nil, fleet.ErrNoNode
 	}
@@ -343,9 +349,16 @@ func (c *Crew) choose(w placement.Want) (id string, n fleet.Node, err error) {
 	return id, c.members[id].Node, nil
 }
 
-// Choose returns the id of a node for something that comes from elsewhere.
-func (c *Crew) Choose(w placement.Want) (string, error) {
-	id, _, err := c.choose(w)
+// Choose returns the id of a node for a machine that comes from elsewhere. The machine counts there
+// until the node says the next time what it has. Many that come at the same time do not all go to
+// the same node.
+func (c *Crew) Choose(machine string, w placement.Want) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id, _, err := c.chooseHeld(w)
+	if err == nil {
+		c.claimed[machine] = &claim{memory: w.Memory, counted: true, arrives: true, at: id}
+	}
 	return id, err
 }
 
@@ -410,14 +423,6 @@ func (c *Crew) unsettle(t thing) {
 	}
 }
 
-// Expect counts memory of a machine that goes to a node, until the node says the next time
-// what it has. Many that go at the same time do not all go to the same node.
-func (c *Crew) Expect(id string, memory doze.Megabytes) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.claimed[id] = &claim{memory: memory, counted: true, arrives: true}
-}
-
 // Arrived has edges know where a machine is that moved, and has begun there.
 func (c *Crew) Arrived(id string) {
 	c.mu.Lock()
@@ -467,9 +472,10 @@ func (c *Crew) forget(ctx context.Context, k Kind, id string) {
 func (c *Crew) candidates() []placement.Node {
 	claimed, busy := map[string]doze.Megabytes{}, map[string]float64{}
 	for machine, p := range c.claimed {
-		claimed[c.of(Machine, machine)] += p.memory
+		at := c.claimedOn(machine, p)
+		claimed[at] += p.memory
 		if p.arrives {
-			busy[c.of(Machine, machine)] += arrivalBusy
+			busy[at] += arrivalBusy
 		}
 	}
 	nodes := make([]placement.Node, 0, len(c.members))
@@ -480,6 +486,11 @@ func (c *Crew) candidates() []placement.Node {
 		})
 	}
 	return nodes
+}
+
+// claimedOn is the node on which a claim counts. Preconditions: c.mu is held.
+func (c *Crew) claimedOn(machine string, p *claim) string {
+	return cmp.Or(p.at, c.of(Machine, machine))
 }
 
 // count says that nothing is claimed for a machine any more.
@@ -500,5 +511,5 @@ func (c *Crew) Beat(id string, l fleet.Load) {
 		return
 	}
 	m.Load = l
-	maps.DeleteFunc(c.claimed, func(machine string, p *claim) bool { return p.counted && c.of(Machine, machine) == id })
+	maps.DeleteFunc(c.claimed, func(machine string, p *claim) bool { return p.counted && c.claimedOn(machine, p) == id })
 }
