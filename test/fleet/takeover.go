@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/testkit"
 )
 
 const (
@@ -175,10 +176,12 @@ func takeover(ctx context.Context, dir string, asleep, awake int, say func(strin
 		return err
 	}
 	say(first + " is dead")
+	before := f.computed()
 	answered, err := f.askAll(ctx, all)
 	if err != nil {
 		return err
 	}
+	each := f.computed().since(before) / time.Duration(len(all))
 	lost, err := f.lostAt(f.ids[first], killed)
 	if err != nil {
 		return err
@@ -215,11 +218,41 @@ func takeover(ctx context.Context, dir string, asleep, awake int, say func(strin
 	fmt.Printf("after the end of the lease, each had its node: %s\n", placed)
 	fmt.Printf("%d that slept: first answer after that: %s; went back, age of their state: %s\n", asleep, after[:asleep], ages[0])
 	fmt.Printf("%d that ran:   first answer after that: %s; went back, age of their state: %s\n", awake, after[asleep:], ages[1])
-	answered, err = f.yardstick(ctx, all, answered, after, say)
+	answered, err = f.yardstick(ctx, all, answered, after, each, say)
 	if err != nil {
 		return err
 	}
 	return f.oneByOne(ctx, r, all, answered, say)
+}
+
+// work is what processes have used of the processors, by their ids.
+type work map[int]time.Duration
+
+// since is what processes used that still run, after an earlier look.
+func (w work) since(before work) (all time.Duration) {
+	for pid, used := range w {
+		all += used - before[pid]
+	}
+	return all
+}
+
+// computed is what all that runs of the fleet has used: processes of roles, the bucket, and machines.
+// The servers of the database end with each connection, and are left out.
+func (f *fleet) computed() work {
+	var pids []int
+	for name := range f.all {
+		pids = append(pids, f.pid(name))
+	}
+	for _, name := range nodeNames() {
+		pids = append(pids, f.teardown(name).Processes()...)
+	}
+	all := work{}
+	for _, pid := range pids {
+		if used, err := testkit.CPUTime(pid); err == nil { // or it has ended
+			all[pid] = used
+		}
+	}
+	return all
 }
 
 // askAll asks all witnesses at once, until each has answered, and returns when they did.
@@ -259,18 +292,20 @@ func (f *fleet) right(r *recorder, w *witness, notices []notice, say func(string
 
 // yardstick asks the same sandboxes at once when they sleep on the disks of nodes that live, and
 // prints how much longer a loss took. They answered last at the times before, and answer now at
-// those that it returns.
-func (f *fleet) yardstick(ctx context.Context, all []*witness, before []time.Time, loss spread, say func(string)) ([]time.Time, error) {
+// those that it returns. On a host that others keep busy, times say less than each: it is what one
+// took of the processors after the loss.
+func (f *fleet) yardstick(ctx context.Context, all []*witness, before []time.Time, loss spread, each time.Duration, say func(string)) ([]time.Time, error) {
 	if err := f.told(ctx, sankText, all, before); err != nil {
 		return nil, err
 	}
 	pause(ctx, 2*time.Second) // copies of them may be under way
 	say("all sleep on the disks of their nodes")
-	asked := time.Now()
+	asked, began := time.Now(), f.computed()
 	answered, err := f.askAll(ctx, all)
 	if err != nil {
 		return nil, err
 	}
+	wake := f.computed().since(began) / time.Duration(len(all))
 	var own spread
 	for _, at := range answered {
 		own = append(own, at.Sub(asked))
@@ -278,6 +313,8 @@ func (f *fleet) yardstick(ctx context.Context, all []*witness, before []time.Tim
 	fmt.Printf("all %d, after the end of the lease: %s\n", len(all), loss)
 	fmt.Printf("all %d, from the disks of nodes that live: %s (load %s)\n", len(all), own, loadOf())
 	fmt.Printf("a loss takes %.1f times as long at p50, and %.1f times as long at most\n", loss.ratio(own, 0.5), loss.ratio(own, 1))
+	fmt.Printf("of the processors, each took %s after the loss and %s from the disk, which is %.1f times as much\n",
+		each.Round(time.Millisecond), wake.Round(time.Millisecond), each.Seconds()/wake.Seconds())
 	return answered, nil
 }
 
