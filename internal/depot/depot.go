@@ -111,13 +111,17 @@ func New(o Options, n Node) (*Depot, error) {
 		return nil, fmt.Errorf("make the directory of files that come: %w", err)
 	}
 	d := &Depot{Options: o, node: n, locks: keylock.New(), sent: map[string]sent{}, claims: map[string]fleet.Claim{}}
-	d.files = files{d: d, sums: map[string]string{}}
+	d.files = files{d: d, sums: map[string]string{}, stamps: map[string]stamp{}}
+	d.files.recall()
 	return d, nil
 }
 
 // Run copies sandboxes until ctx ends, one after the other: those that sleep, and those that
 // do not sleep for long.
 func (d *Depot) Run(ctx context.Context) error {
+	var learning sync.WaitGroup
+	defer learning.Wait()
+	learning.Go(func() { d.files.learn(ctx) })
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	for {
@@ -132,6 +136,9 @@ func (d *Depot) Run(ctx context.Context) error {
 		all := d.node.Copyable()
 		d.forget(all)
 		for _, s := range all {
+			if d.standsBack(time.Now()) {
+				break
+			}
 			if time.Since(s.Since) < d.After || !d.due(s, time.Now()) || ctx.Err() != nil {
 				continue
 			}
@@ -306,12 +313,12 @@ func (d *Depot) Revive(ctx context.Context, o fleet.Order, used time.Time, ran b
 	if err != nil {
 		return at, err
 	}
-	c, key, err := d.open(ctx, o.UID, claim)
+	c, err := d.open(ctx, o.UID, claim)
 	if err != nil {
 		return at, err
 	}
 	if len(o.Volumes) > 0 {
-		return d.reviveNow(ctx, o, key, c, used)
+		return d.reviveNow(ctx, o, c, used)
 	}
 	record, err := small(ctx, c, node.CopyRecord, recordMost)
 	if err != nil {
@@ -329,9 +336,9 @@ func (d *Depot) Revive(ctx context.Context, o fleet.Order, used time.Time, ran b
 
 // reviveNow begins a sandbox with all of its copy. Its volumes come as they were with its
 // memory. One that is here has them, and goes on.
-func (d *Depot) reviveNow(ctx context.Context, o fleet.Order, key vault.Key, c *vault.Copy, used time.Time) (at time.Time, err error) {
+func (d *Depot) reviveNow(ctx context.Context, o fleet.Order, c *vault.Copy, used time.Time) (at time.Time, err error) {
 	start := time.Now()
-	has, volumes, err := d.load(ctx, o.UID, key, c)
+	has, volumes, err := d.load(ctx, o.UID, c)
 	if err != nil {
 		return at, err
 	}
@@ -350,19 +357,22 @@ func (d *Depot) reviveNow(ctx context.Context, o fleet.Order, key vault.Key, c *
 
 // open makes the epoch of a claim the newest of a sandbox, and opens the copy that it
 // goes on from. Without a copy the error is NotFound.
-func (d *Depot) open(ctx context.Context, uid string, claim fleet.Claim) (c *vault.Copy, key vault.Key, err error) {
-	if key, err = vault.KeyOf(claim.Key); err != nil {
-		return nil, key, err
+func (d *Depot) open(ctx context.Context, uid string, claim fleet.Claim) (c *vault.Copy, err error) {
+	key, err := vault.KeyOf(claim.Key)
+	if err != nil {
+		return nil, err
 	}
 	was, err := d.Vault.Claim(ctx, uid, claim.Epoch)
 	if err != nil {
-		return nil, key, err
+		return nil, err
 	}
 	if was == (vault.Generation{}) {
-		return nil, key, doze.Errorf(doze.NotFound, "the bucket has no copy of the sandbox: it was on a node that is lost, and never slept for long enough")
+		return nil, doze.Errorf(doze.NotFound, "the bucket has no copy of the sandbox: it was on a node that is lost, and never slept for long enough")
 	}
-	c, err = d.Vault.Open(ctx, uid, key)
-	return c, key, err
+	if c, err = d.Vault.OpenAt(ctx, uid, key, was); errors.Is(err, vault.ErrNotFound) { // this node saved a newer one meanwhile
+		c, err = d.Vault.Open(ctx, uid, key)
+	}
+	return c, err
 }
 
 // small returns a whole file of a copy, which has one chunk at most.
@@ -377,7 +387,7 @@ func small(ctx context.Context, c *vault.Copy, name string, most int64) ([]byte,
 
 // load puts a copy where the node expects it, and returns what it needs: files, on this host,
 // and volumes.
-func (d *Depot) load(ctx context.Context, uid string, key vault.Key, c *vault.Copy) (has node.Files, volumes []held, err error) {
+func (d *Depot) load(ctx context.Context, uid string, c *vault.Copy) (has node.Files, volumes []held, err error) {
 	raw, err := small(ctx, c, needsFile, needsMax)
 	if err != nil {
 		return has, nil, err
@@ -394,8 +404,7 @@ func (d *Depot) load(ctx context.Context, uid string, key vault.Key, c *vault.Co
 	if has, err = d.files.fetch(ctx, n); err != nil {
 		return has, nil, err
 	}
-	_, err = d.Vault.Load(ctx, uid, key, dir)
-	return has, n.Volumes, err
+	return has, n.Volumes, c.Load(ctx, dir)
 }
 
 // Fetch puts the newest copy of a sandbox of this node where the node expects it, and
@@ -411,11 +420,11 @@ func (d *Depot) Fetch(ctx context.Context, uid string) (has node.Files, err erro
 	if err != nil {
 		return has, err
 	}
-	c, key, err := d.open(ctx, uid, claim)
+	c, err := d.open(ctx, uid, claim)
 	if err != nil {
 		return has, err
 	}
-	if has, _, err = d.load(ctx, uid, key, c); err != nil { // it has no volumes
+	if has, _, err = d.load(ctx, uid, c); err != nil { // it has no volumes
 		return has, err
 	}
 	d.mu.Lock()
@@ -475,6 +484,9 @@ func (d *Depot) Retain(used func(path string) bool) error {
 	}
 	var errs []error
 	for _, sum := range sums {
+		if !sum.IsDir() {
+			continue // what it remembers of them
+		}
 		dir := filepath.Join(d.Dir, sum.Name())
 		names, err := os.ReadDir(dir)
 		errs = append(errs, err)

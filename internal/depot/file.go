@@ -2,8 +2,6 @@ package depot
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,16 +53,22 @@ func (n need) check() error {
 	return nil
 }
 
+// filePrefix is what the names of files in the bucket begin with.
+const filePrefix = "file-"
+
 // object is the name of the file in the bucket.
-func (n need) object() string { return "file-" + n.Sum }
+func (n need) object() string { return filePrefix + n.Sum }
 
 // files are those that many copies need: root file systems and agents.
 type files struct {
 	d   *Depot
 	one singleflight.Group
 
-	mu   sync.Mutex
-	sums map[string]string // guarded by mu; by path: the content of a path never changes
+	writing sync.Mutex // held while sums are written down
+
+	mu     sync.Mutex
+	sums   map[string]string // guarded by mu; by path: the content of a path never changes
+	stamps map[string]stamp  // guarded by mu; by path, those of earlier processes too
 }
 
 // send has the bucket have what a copy needs, and the copy say so.
@@ -85,30 +89,6 @@ func (f *files) send(ctx context.Context, dir string, of node.Files, volumes []h
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, needsFile), raw, 0o600)
-}
-
-// sum is the SHA-256 of a file.
-func (f *files) sum(path string) (string, error) {
-	f.mu.Lock()
-	sum, known := f.sums[path]
-	f.mu.Unlock()
-	if known {
-		return sum, nil
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = file.Close() }() // it was only read
-	hash := sha256.New()
-	if _, err := io.Copy(hash, file); err != nil {
-		return "", fmt.Errorf("read %s: %w", path, err)
-	}
-	sum = hex.EncodeToString(hash.Sum(nil))
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.sums[path] = sum
-	return sum, nil
 }
 
 // put puts a file into the bucket, unless it is there.

@@ -55,13 +55,39 @@ func Find(ctx context.Context, o Options) (*Bucket, error) {
 	return b, nil
 }
 
+// keysLast is for how long credentials are used before their file is looked at again, which may
+// have others by then.
+const keysLast = 10 * time.Second
+
+// A keyFile reads credentials. By itself, the client reads the file for each request, one after
+// the other.
+type keyFile struct {
+	credentials.FileAWSCredentials
+
+	read time.Time // the client guards it
+}
+
+// RetrieveWithCredContext implements [credentials.Provider].
+func (k *keyFile) RetrieveWithCredContext(c *credentials.CredContext) (credentials.Value, error) {
+	v, err := k.FileAWSCredentials.RetrieveWithCredContext(c)
+	if err == nil {
+		k.read = time.Now()
+	}
+	return v, err
+}
+
+// IsExpired implements [credentials.Provider].
+func (k *keyFile) IsExpired() bool {
+	return time.Since(k.read) > keysLast && k.FileAWSCredentials.IsExpired()
+}
+
 // Open returns the bucket of o. It reads the credentials and asks nobody.
 func Open(o Options) (*Bucket, error) {
 	u, name, err := Parse(o.URL)
 	if err != nil {
 		return nil, err
 	}
-	keys := credentials.NewFileAWSCredentials(o.Credentials, "default")
+	keys := credentials.New(&keyFile{FileAWSCredentials: credentials.FileAWSCredentials{Filename: o.Credentials, Profile: "default"}})
 	if _, err := os.Stat(o.Credentials); err != nil {
 		return nil, fmt.Errorf("the credentials of the bucket: %w", err)
 	}

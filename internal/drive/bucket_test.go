@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -41,6 +43,35 @@ func TestPurge(t *testing.T) {
 	if diff := cmp.Diff([]string{"a/x", "ab", "abc/x"}, srv.Keys(t)); diff != "" {
 		t.Errorf("what is left (-want +got):\n%s", diff)
 	}
+}
+
+// TestKeysAreReadAgain: credentials that replace others in their file are used soon.
+func TestKeysAreReadAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "credentials")
+		write := func(key string) {
+			if err := os.WriteFile(file, []byte("[default]\naws_access_key_id = "+key+"\naws_secret_access_key = secret\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write("one")
+		b, err := drive.Open(drive.Options{URL: "https://s3.test/bucket", Credentials: file, Region: "us-east-1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, _ := b.Client()
+		uses := func(want string) {
+			t.Helper()
+			if v, err := client.GetCreds(); err != nil || v.AccessKeyID != want {
+				t.Errorf("it uses %s, not %s: %v", v.AccessKeyID, want, err)
+			}
+		}
+		write("two")
+		uses("one") // requests do not wait for the file
+		time.Sleep(time.Minute)
+		uses("two")
+	})
 }
 
 func TestOpenSaysWhatIsWrong(t *testing.T) {

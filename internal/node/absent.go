@@ -18,6 +18,9 @@ const (
 	absentLook = 200 * time.Millisecond
 	// absentRetry is the pause after memory that did not come.
 	absentRetry = 5 * time.Second
+	// stayLook is how soon a box that was due in a lower tier is looked at again, while memory
+	// comes from the bucket. It stays for stayMost at most: the others need memory, too.
+	stayLook, stayMost = time.Second, time.Minute
 )
 
 // errNotFetched is why memory is not here yet.
@@ -273,6 +276,13 @@ func (n *Node) receiveAll(ctx context.Context) {
 
 // Receiving reports whether memory is coming from the bucket.
 func (n *Node) Receiving() bool { return n.arrivals.busy() }
+
+// stays reports whether boxes stay in their tiers because memory comes from the bucket: a
+// checkpoint takes the processors from what somebody waits for.
+func (n *Node) stays(now time.Time) bool {
+	d := n.arrivals.busyFor(now)
+	return d > 0 && d < stayMost
+}
 
 // absentees are boxes that are absent and have not been tried just now, those that ran
 // first.

@@ -327,6 +327,42 @@ func TestRevive(t *testing.T) {
 	})
 }
 
+// TestStays: while memory comes from the bucket, no sandbox moves to a lower tier. After a minute
+// they do all the same.
+func TestStays(t *testing.T) {
+	virtual(t, func(h *host) {
+		t, c := h.t, newChest(h.t)
+		p := c.with(h, nil)
+		p.create("a")
+		at := c.copy(p, "a")
+		p.stop()
+		other := newHost(t)
+		comes := make(chan struct{})
+		p = c.with(other, func(o *node.Options) {
+			o.SaveAfter, o.DiskAfter = 5*time.Second, 5*time.Second
+			fetch := o.Fetch
+			o.Fetch = func(ctx context.Context, uid string) (node.Files, error) {
+				<-comes
+				return fetch(ctx, uid)
+			}
+		})
+		p.create("b")
+		time.Sleep(pauseAfter + time.Second)
+		p.in("b", doze.Standby, "paused")
+		if _, err := p.Revive(t.Context(), order("a"), c.record(t, "a"), at, false); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30 * time.Second)
+		if !p.Receiving() {
+			t.Fatal("no memory comes")
+		}
+		p.in("b", doze.Standby, "paused")
+		time.Sleep(time.Minute)
+		p.in("b", doze.Standby, "disk")
+		close(comes)
+	})
+}
+
 // TestReviveTells: the agent of a sandbox that came hears what is different on this node.
 func TestReviveTells(t *testing.T) {
 	virtual(t, func(h *host) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/dozehq/doze/internal/trace"
 )
@@ -16,6 +17,7 @@ type births struct {
 	mu      sync.Mutex
 	rooms   int                        // constant; that there are
 	room    int                        // guarded by mu; that are free
+	since   time.Time                  // guarded by mu; since when somebody has always had room
 	waiting map[string][]chan struct{} // guarded by mu; by workspace, none is empty
 	order   []string                   // guarded by mu; workspaces of waiting, the next one first
 }
@@ -28,7 +30,7 @@ func newBirths(room int) *births {
 func (b *births) enter(ctx context.Context, workspace string) (leave func(), err error) {
 	b.mu.Lock()
 	if b.room > 0 {
-		b.room--
+		b.take()
 		b.mu.Unlock()
 		return b.leave, nil
 	}
@@ -55,8 +57,16 @@ func (b *births) try() (leave func(), ok bool) {
 	if b.room == 0 {
 		return nil, false
 	}
-	b.room--
+	b.take()
 	return b.leave, true
+}
+
+// take takes room that is free. Preconditions: mu is held.
+func (b *births) take() {
+	if b.room == b.rooms {
+		b.since = time.Now()
+	}
+	b.room--
 }
 
 // busy reports whether somebody has room.
@@ -64,6 +74,16 @@ func (b *births) busy() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.room < b.rooms
+}
+
+// busyFor is for how long somebody has had room without a break; 0 if nobody has.
+func (b *births) busyFor(now time.Time) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.room == b.rooms {
+		return 0
+	}
+	return max(1, now.Sub(b.since))
 }
 
 // leave calls the next one, or makes room.

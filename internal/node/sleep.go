@@ -147,6 +147,8 @@ func (s *sinking) step() {
 		b.life.spawn(s.look)
 	case b.state.Is(doze.Running):
 		b.life.spawn(func() { s.suspend(false) })
+	case b.n.stays(time.Now()):
+		s.timer.Reset(stayLook)
 	default:
 		now := b.sleeper()
 		s.sink(b.schedule().Next(&now))

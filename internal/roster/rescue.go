@@ -155,7 +155,7 @@ func (r *Roster) settle(ctx context.Context, o fleet.Order, last control.Use, fr
 	}
 	for at := r.Crew.Of(crew.Machine, o.UID); ; {
 		if at == from {
-			next, err := r.Crew.Choose(w)
+			next, err := r.Crew.Choose(o.UID, o.Workspace, w)
 			if err != nil {
 				return err
 			}
@@ -167,7 +167,6 @@ func (r *Roster) settle(ctx context.Context, o fleet.Order, last control.Use, fr
 				return err
 			}
 			at, put = next, r.give
-			r.Crew.Expect(o.UID, o.Workspace, o.Memory)
 		}
 		if r.purges(at, o.UID) {
 			return doze.Errorf(doze.Unavailable, "the node %s removes an older copy of the sandbox first", at)

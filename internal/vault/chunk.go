@@ -20,12 +20,16 @@ const sealedMost = ChunkBytes + 1 + 12 + 16
 // zeros is a chunk that nobody stores.
 var zeros [ChunkBytes]byte
 
+// slack is memory behind a chunk. With it, the decoder need not look for the end of the memory
+// before each copy.
+const slack = 64
+
 // buffers are the memory for one chunk.
 type buffers struct{ plain, packed []byte }
 
 // unused has buffers that wait for a chunk.
 var unused = sync.Pool{New: func() any {
-	return &buffers{make([]byte, ChunkBytes), make([]byte, 0, ChunkBytes+ChunkBytes/8)}
+	return &buffers{make([]byte, ChunkBytes, ChunkBytes+slack), make([]byte, 0, ChunkBytes+ChunkBytes/8)}
 }}
 
 // slots bound how many chunks are under way.
@@ -71,7 +75,7 @@ func (v *Vault) plain(b *buffers, packed []byte) ([]byte, error) {
 // chunk returns the content of a chunk of length bytes, in memory of b. What is not what
 // was saved is ErrDamaged.
 func (v *Vault) chunk(ctx context.Context, s *sealer, b *buffers, c chunk, length int) ([]byte, error) {
-	sealed, err := v.get(ctx, v.key(s.id, kindChunk, c.String()), sealedMost)
+	sealed, err := v.getInto(ctx, v.key(s.id, kindChunk, c.String()), sealedMost, b.packed)
 	if err != nil {
 		if errors.Is(err, errAbsent) {
 			err = fmt.Errorf("%w: chunk %s of %s is missing", ErrDamaged, c, s.id)

@@ -258,40 +258,51 @@ const PartSuffix = ".part"
 // load that failed leaves what it has beside it, under PartSuffix, and the next one goes on
 // from there. On a full disk nothing is left.
 func (v *Vault) Load(ctx context.Context, id string, key Key, dir string) (Generation, error) {
-	_, err := os.Lstat(dir)
-	if err == nil {
-		return Generation{}, fmt.Errorf("load %s: %w: %s", id, fs.ErrExist, dir)
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return Generation{}, err
-	}
-	part := dir + PartSuffix
-	release, err := lock(part)
-	if err != nil {
-		return Generation{}, err
-	}
-	defer release()
 	var last Generation
 	for {
 		c, err := v.Open(ctx, id, key)
 		if err != nil {
 			return Generation{}, err
 		}
-		err = c.load(ctx, part)
+		err = c.Load(ctx, dir)
 		switch {
 		case err == nil:
-			if err := unix.Renameat2(unix.AT_FDCWD, part, unix.AT_FDCWD, dir, unix.RENAME_NOREPLACE); err != nil {
-				return Generation{}, fmt.Errorf("rename %s: %w", part, err)
-			}
-			return c.Generation(), durable.Sync(filepath.Dir(dir))
-		case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
-			return Generation{}, errors.Join(fmt.Errorf("load %s: %w: free some space and try again", id, err), os.RemoveAll(part))
+			return c.Generation(), nil
 		case !errors.Is(err, ErrDamaged) || !last.Before(c.Generation()):
 			return Generation{}, err
 		}
 		// A sweep may have removed it, if there is a newer one by now.
 		last = c.Generation()
 	}
+}
+
+// Load writes the tree into a new directory, as [Vault.Load] does. Of chunks that a sweep
+// removed the error is ErrDamaged.
+func (c *Copy) Load(ctx context.Context, dir string) error {
+	_, err := os.Lstat(dir)
+	if err == nil {
+		return fmt.Errorf("load %s: %w: %s", c.sealer.id, fs.ErrExist, dir)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	part := dir + PartSuffix
+	release, err := lock(part)
+	if err != nil {
+		return err
+	}
+	defer release()
+	err = c.load(ctx, part)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return errors.Join(fmt.Errorf("load %s: %w: free some space and try again", c.sealer.id, err), os.RemoveAll(part))
+	}
+	if err != nil {
+		return err
+	}
+	if err := unix.Renameat2(unix.AT_FDCWD, part, unix.AT_FDCWD, dir, unix.RENAME_NOREPLACE); err != nil {
+		return fmt.Errorf("rename %s: %w", part, err)
+	}
+	return durable.Sync(filepath.Dir(dir))
 }
 
 // lock makes a directory that nobody else loads into.
@@ -329,11 +340,20 @@ func (c *Copy) load(ctx context.Context, dir string) error {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	for i := range c.m.files {
-		f := &c.m.files[i]
-		if err := c.loadFile(ctx, root, f, there[f.name]); err != nil {
+	for d := range dirs {
+		if err := root.MkdirAll(d, 0o700); err != nil {
 			return err
 		}
+	}
+	// Each file waits for its chunks, and then for the disk: the next ones do not wait for that.
+	group, loading := errgroup.WithContext(ctx)
+	group.SetLimit(c.v.parallel)
+	for i := range c.m.files {
+		f := &c.m.files[i]
+		group.Go(func() error { return c.loadFile(loading, root, f, there[f.name]) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
 	}
 	for d := range dirs {
 		if err := durable.Sync(filepath.Join(dir, d)); err != nil {
@@ -343,13 +363,8 @@ func (c *Copy) load(ctx context.Context, dir string) error {
 	return nil
 }
 
-// loadFile writes one file and syncs it.
+// loadFile writes one file, whose directory is there, and syncs it.
 func (c *Copy) loadFile(ctx context.Context, root *os.Root, f *entry, there bool) (err error) {
-	if d := filepath.Dir(f.name); d != "." {
-		if err := root.MkdirAll(d, 0o700); err != nil {
-			return err
-		}
-	}
 	if there {
 		if err := root.Chmod(f.name, 0o600); err != nil {
 			return err

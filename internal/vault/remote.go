@@ -124,7 +124,12 @@ func (v *Vault) put(ctx context.Context, key string, raw []byte, once bool) erro
 }
 
 // get returns an object, which may have up to most bytes.
-func (v *Vault) get(ctx context.Context, key string, most int64) (raw []byte, err error) {
+func (v *Vault) get(ctx context.Context, key string, most int64) ([]byte, error) {
+	return v.getInto(ctx, key, most, nil)
+}
+
+// getInto is get into memory that is there, if that is large enough.
+func (v *Vault) getInto(ctx context.Context, key string, most int64, memory []byte) (raw []byte, err error) {
 	err = try(ctx, "read", key, func() error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -143,7 +148,10 @@ func (v *Vault) get(ctx context.Context, key string, most int64) (raw []byte, er
 			return nil
 		}
 		timer.Reset(timeFor(info.Size))
-		raw = make([]byte, info.Size)
+		if raw = memory[:0]; raw == nil || int64(cap(raw)) < info.Size {
+			raw = make([]byte, info.Size)
+		}
+		raw = raw[:info.Size]
 		_, err = io.ReadFull(body, raw)
 		return err
 	})

@@ -204,10 +204,13 @@ func (v *Vault) Check(ctx context.Context) error {
 
 // List returns the ids of all that is in the bucket, in order. A sandbox that was dropped
 // is among them until a sweep after the grace period.
-func (v *Vault) List(ctx context.Context) (ids []string, err error) {
-	err = try(ctx, "list", v.prefix, func() error {
+func (v *Vault) List(ctx context.Context) (ids []string, err error) { return v.ListOf(ctx, "") }
+
+// ListOf is List of the ids that begin with a text.
+func (v *Vault) ListOf(ctx context.Context, begin string) (ids []string, err error) {
+	err = try(ctx, "list", v.prefix+begin, func() error {
 		ids = nil
-		for o, err := range v.page(ctx, v.prefix, "", false) {
+		for o, err := range v.page(ctx, v.prefix+begin, "", false) {
 			if err != nil {
 				return err
 			}

@@ -363,6 +363,11 @@ func (c *Crew) stays(ref string) bool { return strings.HasPrefix(ref, doze.Built
 func (c *Crew) choose(w placement.Want) (id string, n fleet.Node, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.chooseHeld(w)
+}
+
+// chooseHeld is choose. Preconditions: c.mu is held.
+func (c *Crew) chooseHeld(w placement.Want) (id string, n fleet.Node, err error) {
 	if len(c.members) == 0 {
 		return "", nil, fleet.ErrNoNode
 	}
@@ -373,9 +378,16 @@ func (c *Crew) choose(w placement.Want) (id string, n fleet.Node, err error) {
 	return id, c.members[id].Node, nil
 }
 
-// Choose returns the id of a node for something that comes from elsewhere.
-func (c *Crew) Choose(w placement.Want) (string, error) {
-	id, _, err := c.choose(w)
+// Choose returns the id of a node for a machine that comes from elsewhere. The machine counts there
+// until the node says the next time what it has. Many that come at the same time do not all go to
+// the same node.
+func (c *Crew) Choose(machine, workspace string, w placement.Want) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id, _, err := c.chooseHeld(w)
+	if err == nil {
+		c.claimed.put(machine, id, claim{memory: w.Memory, workspace: workspace, counted: true, arrives: true})
+	}
 	return id, err
 }
 
@@ -445,14 +457,6 @@ func (c *Crew) unsettle(t thing) {
 	if delete(c.held[was.Node], t); len(c.held[was.Node]) == 0 {
 		delete(c.held, was.Node)
 	}
-}
-
-// Expect counts memory of a machine that goes to a node, until the node says the next time
-// what it has. Many that go at the same time do not all go to the same node.
-func (c *Crew) Expect(id, workspace string, memory doze.Megabytes) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.claimed.put(id, c.of(Machine, id), claim{memory: memory, counted: true, arrives: true, workspace: workspace})
 }
 
 // Arrived has edges know where a machine is that moved, and has begun there.

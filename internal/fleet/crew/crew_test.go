@@ -488,26 +488,31 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestExpect: of many that get another node at the same time, each node gets a part. When it
-// has said what it has, nothing is counted twice.
-func TestExpect(t *testing.T) {
+// TestChoose: of many that get another node at the same time, each node gets a part, also while no
+// place is recorded yet. When a node has said what it has, nothing is counted twice.
+func TestChoose(t *testing.T) {
 	t.Parallel()
 	y := newYard(t, 2)
-	got := map[string]int{}
+	got, places := map[string]int{}, map[string]string{}
 	for i := range 8 {
 		uid := fmt.Sprint("m", i)
-		at, err := y.Choose(placement.Want{Memory: 2048})
-		if err = errors.Join(err, y.Move(t.Context(), crew.Machine, uid, at)); err != nil {
+		at, err := y.Choose(uid, "main", placement.Want{Memory: 2048})
+		if err != nil {
 			t.Fatal(err)
 		}
-		y.Expect(uid, "main", 2048)
 		got[at]++
+		places[uid] = at
+	}
+	for uid, at := range places {
+		if err := y.Move(t.Context(), crew.Machine, uid, at); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if got["n0"] != 4 || got["n1"] != 4 {
 		t.Errorf("they went to %v", got)
 	}
 	y.beat() // they sleep, and take nothing
-	if _, err := y.Choose(placement.Want{Memory: 16384}); err != nil {
+	if _, err := y.Choose("large", "main", placement.Want{Memory: 16384}); err != nil {
 		t.Error("what a node does not have is still counted:", err)
 	}
 }
