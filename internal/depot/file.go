@@ -71,12 +71,8 @@ type files struct {
 func (f *files) send(ctx context.Context, dir string, of node.Files, volumes []held) error {
 	n := needs{Volumes: volumes}
 	for path, to := range map[string]*need{of.Root: &n.Root, of.Agent: &n.Agent} {
-		sum, err := f.sum(path)
-		if err != nil {
-			return err
-		}
-		*to = need{filepath.Base(path), sum}
-		if err := errors.Join(to.check(), f.put(ctx, path, *to)); err != nil {
+		var err error
+		if *to, err = f.offer(ctx, path); err != nil {
 			return err
 		}
 	}
@@ -87,6 +83,19 @@ func (f *files) send(ctx context.Context, dir string, of node.Files, volumes []h
 	return os.WriteFile(filepath.Join(dir, needsFile), raw, 0o600)
 }
 
+// offer has the bucket have a file.
+func (f *files) offer(ctx context.Context, path string) (need, error) {
+	sum, err := f.sum(path)
+	if err != nil {
+		return need{}, err
+	}
+	n := need{filepath.Base(path), sum}
+	if err := n.check(); err != nil {
+		return need{}, err
+	}
+	return n, f.put(ctx, path, n)
+}
+
 // sum is the SHA-256 of a file.
 func (f *files) sum(path string) (string, error) {
 	f.mu.Lock()
@@ -95,16 +104,10 @@ func (f *files) sum(path string) (string, error) {
 	if known {
 		return sum, nil
 	}
-	file, err := os.Open(path)
+	sum, err := sumOf(path)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = file.Close() }() // it was only read
-	hash := sha256.New()
-	if _, err := io.Copy(hash, file); err != nil {
-		return "", fmt.Errorf("read %s: %w", path, err)
-	}
-	sum = hex.EncodeToString(hash.Sum(nil))
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.sums[path] = sum
@@ -192,26 +195,18 @@ func (f *files) get(ctx context.Context, n need) (string, error) {
 		if _, err := os.Lstat(path); err == nil {
 			return nil, nil
 		}
-		key, err := f.key(ctx, n)
-		if err != nil {
-			return nil, err
-		}
 		next := dir + durable.NewSuffix
 		if err := os.RemoveAll(next); err != nil {
 			return nil, err
 		}
-		if _, err := f.d.Vault.Load(ctx, n.object(), key, next); err != nil {
-			return nil, fmt.Errorf("get %s, which the copy needs: %w", n.Name, err)
+		came, err := f.load(ctx, n, next)
+		if err != nil {
+			return nil, err
 		}
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
 		}
-		// Another node may have called it by another name.
-		entries, err := os.ReadDir(next)
-		if err != nil || len(entries) != 1 {
-			return nil, errors.Join(fmt.Errorf("%s has %d files in the bucket", n.Name, len(entries)), err)
-		}
-		if err := os.Rename(filepath.Join(next, entries[0].Name()), path); err != nil {
+		if err := os.Rename(came, path); err != nil {
 			return nil, err
 		}
 		return nil, errors.Join(os.Remove(next), durable.Sync(dir))
@@ -224,4 +219,48 @@ func (f *files) get(ctx context.Context, n need) (string, error) {
 		err = errors.Join(fmt.Errorf("%s is damaged", path), os.Remove(path))
 	}
 	return path, err
+}
+
+// load brings a file into a directory of its own, and returns its path: another node may have
+// called it by another name.
+func (f *files) load(ctx context.Context, n need, dir string) (string, error) {
+	key, err := f.key(ctx, n)
+	if err != nil {
+		return "", err
+	}
+	if _, err := f.d.Vault.Load(ctx, n.object(), key, dir); err != nil {
+		return "", fmt.Errorf("get %s, which the copy needs: %w", n.Name, err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 {
+		return "", errors.Join(fmt.Errorf("%s has %d files in the bucket", n.Name, len(entries)), err)
+	}
+	return filepath.Join(dir, entries[0].Name()), nil
+}
+
+// into is load for a file that leaves the directory. Its content is proved.
+func (f *files) into(ctx context.Context, n need, dir string) (string, error) {
+	path, err := f.load(ctx, n, filepath.Join(dir, n.Sum))
+	if err != nil {
+		return "", err
+	}
+	sum, err := sumOf(path)
+	if err == nil && sum != n.Sum {
+		err = fmt.Errorf("%s is damaged in the bucket", n.Name)
+	}
+	return path, err
+}
+
+// sumOf is the SHA-256 of a file, hexadecimal.
+func sumOf(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return "", fmt.Errorf("read %s: %w", path, err)
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
 }

@@ -302,6 +302,9 @@ type Mover interface {
 	// SaveSnapshot has the bucket have a snapshot. A platform without a bucket is Unsupported.
 	// One that neither the node nor the bucket has is NotFound.
 	SaveSnapshot(ctx context.Context, id string) error
+	// SaveBuilt has the bucket have an image that was built or loaded, by its reference. A platform
+	// without a bucket is Unsupported. One that neither the node nor the bucket has is NotFound.
+	SaveBuilt(ctx context.Context, ref string) error
 	// LeaveVolume removes a volume that the node has in an earlier epoch: another node has it.
 	// One that is not there is no error.
 	LeaveVolume(ctx context.Context, id string, epoch uint64) error

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -45,6 +46,7 @@ func (h *Host) openDepot(ctx context.Context) error {
 	local := []string{filepath.Join(h.o.ImagesDir, "images"), filepath.Join(h.o.Data, "agents", "images")}
 	h.depot, err = depot.New(depot.Options{
 		Vault: v, Rights: h.o.Rights, ID: h.o.ID, After: h.o.RemoteAfter, Every: h.o.RemoteEvery, Dir: filepath.Join(h.o.Data, "foreign"), Local: local,
+		Images: h.images,
 	}, h.node)
 	if err != nil {
 		return err
@@ -106,6 +108,35 @@ func (n Node) SaveSnapshot(ctx context.Context, id string) error {
 		return errNoBucket
 	}
 	return n.depot.SaveSnapshot(ctx, id)
+}
+
+// SaveBuilt implements [fleet.Mover].
+func (n Node) SaveBuilt(ctx context.Context, ref string) error {
+	if n.depot == nil {
+		return errNoBucket
+	}
+	return n.depot.SaveBuilt(ctx, ref)
+}
+
+// CheckImage implements [fleet.Node]: what another node built may come.
+func (n Node) CheckImage(ctx context.Context, ref string) error {
+	err := n.Node.CheckImage(ctx, ref)
+	if err == nil || n.depot == nil || !strings.HasPrefix(ref, doze.BuiltPrefix) {
+		return err
+	}
+	has, none := n.depot.HasBuilt(ctx, ref)
+	if has {
+		return nil
+	}
+	return errors.Join(err, none)
+}
+
+// bring has an image here that another node built.
+func (h *Host) bring(ctx context.Context, ref string) error {
+	if !strings.HasPrefix(ref, doze.BuiltPrefix) || h.depot == nil || h.images.HasBuilt(ref) {
+		return nil
+	}
+	return h.depot.FetchBuilt(ctx, ref)
 }
 
 // Create implements [fleet.Node]: volumes and the snapshot that other nodes had come first.

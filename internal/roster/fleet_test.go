@@ -42,6 +42,7 @@ type yard struct {
 	stops  map[string]func() // of nodes that renew their leases
 	leased map[string]bool   // which nodes have had a lease that ends
 	stop   func()            // of the roster
+	dialed func()            // called when a node is about to join
 }
 
 // copies is what the bucket has, of which a sweep drops nothing.
@@ -83,7 +84,12 @@ func (y *yard) open() {
 	y.p.Open(true)
 	y.r = roster.New(roster.Config{
 		Store: y.p.Store, Crew: y.crew, Control: control.Link{Server: y.p.Ctl}, Quotas: y.p.Quotas, TTL: ttl, Copies: copies{y.shelf}, Master: []byte("0123456789abcdef0123456789abcdef"),
-		Dial: func(n fleet.NodeInfo) fleet.Node { return y.nodes[n.ID] }, Met: func(fleet.NodeInfo) {},
+		Dial: func(n fleet.NodeInfo) fleet.Node {
+			if y.dialed != nil {
+				y.dialed()
+			}
+			return y.nodes[n.ID]
+		}, Met: func(fleet.NodeInfo) {},
 	})
 	y.p.Rooms.Nodes.Roster = y.r
 	ctx, cancel := context.WithCancel(y.t.Context())
@@ -474,6 +480,33 @@ func TestNodesSpeakOfTheirOwn(t *testing.T) {
 				t.Errorf("%s of a node that has not joined: %v", what, err)
 			}
 		}
+	}, "n1", "n2")
+}
+
+// TestRemoveDuringJoin: a node that joins while somebody removes it stays.
+func TestRemoveDuringJoin(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		y.kill("n2")
+		planetest.After(over)
+		removed := make(chan int, 1)
+		y.dialed = func() {
+			y.dialed = nil
+			go func() { removed <- y.p.Do("DELETE", "/platform/nodes/n2", "").Code }()
+			synctest.Wait()
+		}
+		y.join("n2")
+		if code := <-removed; code != 409 {
+			y.t.Errorf("a node that joins is removed: %d", code)
+		}
+		if n, err := y.p.Store.Node(y.t.Context(), "n2"); err != nil {
+			y.t.Errorf("the node that joined is %+v on record: %v", n, err)
+		}
+		y.kill("n2")
+		planetest.After(over)
+		y.want(204, "DELETE", "/platform/nodes/n2", "")
+		y.want(404, "DELETE", "/platform/nodes/n2", "")
+		y.join("n2") // as a new one
 	}, "n1", "n2")
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet/crew"
 	"github.com/dozehq/doze/internal/store"
 )
 
@@ -71,6 +72,10 @@ func (r *Roster) sweepOnce(ctx context.Context) (dropped int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	images, err := r.imageObjects(ctx)
+	if err != nil {
+		return 0, err
+	}
 	for _, id := range ids {
 		if m := fleet.SnapshotForm.FindStringSubmatch(id); m != nil && snapshots[m[1]] {
 			continue
@@ -78,7 +83,7 @@ func (r *Roster) sweepOnce(ctx context.Context) (dropped int, err error) {
 		if m := fleet.VolumeForm.FindStringSubmatch(id); m != nil && disks[m[1]] {
 			continue
 		}
-		if living[id] || fleet.FileForm.MatchString(id) {
+		if living[id] || images[id] || fleet.FileForm.MatchString(id) {
 			continue
 		}
 		if err := r.Copies.Drop(ctx, id); err != nil {
@@ -99,7 +104,7 @@ func (r *Roster) sweepPlaces(ctx context.Context) error {
 	}
 	for _, machine := range all {
 		if !named[machine] {
-			r.Crew.Forget(ctx, machine)
+			r.Crew.Forget(ctx, crew.Machine, machine)
 		}
 	}
 	return nil
@@ -129,6 +134,16 @@ func (r *Roster) tidy(ctx context.Context) error {
 		errs = append(errs, r.Crew.Tidy(ctx, m, there[i], known), r.Crew.TidySnapshots(ctx, m, snapshots[i], taken))
 	}
 	return errors.Join(errs...)
+}
+
+// imageObjects are the names in the bucket of all images on record that were built or loaded.
+func (r *Roster) imageObjects(ctx context.Context) (map[string]bool, error) {
+	refs, err := r.builtRefs(ctx)
+	objects := map[string]bool{}
+	for _, ref := range refs {
+		objects[fleet.ImageObject(ref)] = true
+	}
+	return objects, err
 }
 
 // snapshotIDs are all snapshots on record, also those that are being made.

@@ -163,7 +163,7 @@ func TestSnapshotsAreSaved(t *testing.T) {
 			t.Fatal(err)
 		}
 		planetest.After(time.Minute)
-		if !y.crew.SnapshotSaved(made.ID) {
+		if !y.crew.Stored(crew.Snapshot, made.ID) {
 			t.Error("a snapshot is not saved")
 		}
 		object := fleet.SnapshotObject(made.ID)
@@ -178,6 +178,81 @@ func TestSnapshotsAreSaved(t *testing.T) {
 		y.want(200, "POST", "/sandboxes/a/fork", `{"targetName":"b","targetType":"sandbox","snapshotId":"`+made.ID+`"}`)
 		if n := y.nodes["n2"].Count(); n != 1 {
 			t.Errorf("the other node has %d sandboxes", n)
+		}
+	}, "n1", "n2")
+}
+
+// build builds an image, and returns what its tag means.
+func (y *yard) build() string {
+	y.t.Helper()
+	b := planetest.Want[doze.Build](y.p, 200, "POST", "/builds", `{"name":"own-app"}`)
+	y.p.Upload(b.UploadURL, planetest.Tar(map[string]string{"Dockerfile": "FROM doze/slim\n"}))
+	if b = y.p.Ended(b.ID); b.Status != doze.BuildBuilt {
+		y.t.Fatalf("the build is %+v", b)
+	}
+	refs, err := y.p.Store.ImageRefs(y.t.Context())
+	if err != nil || len(refs) != 1 {
+		y.t.Fatalf("the records name the images %v: %v", refs, err)
+	}
+	return refs[0]
+}
+
+// TestBuiltImagesAreSaved: an image that was built is saved without being asked for, and sandboxes of it
+// begin elsewhere when its node is lost, also with a control that began after that. Then its node
+// can be removed.
+func TestBuiltImagesAreSaved(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		ref := y.build()
+		at := y.crew.Of(crew.Image, ref)
+		other := map[string]string{"n1": "n2", "n2": "n1"}[at]
+		y.nodes[at].Set("save", doze.Errorf(doze.Unavailable, "the bucket does not answer"))
+		planetest.After(time.Minute)
+		if y.crew.Stored(crew.Image, ref) {
+			t.Error("what could not be saved counts as saved")
+		}
+		y.nodes[at].Set("save", nil)
+		planetest.After(2 * time.Minute)
+		if !y.crew.Stored(crew.Image, ref) {
+			t.Error("an image is not saved")
+		}
+		if c, err := y.r.Claim(t.Context(), at, ref); err != nil || len(c.Key) == 0 {
+			t.Errorf("the node that made it has no key: %v", err)
+		}
+		if _, err := y.r.Claim(t.Context(), other, ref); doze.Public(err).Kind != doze.Conflict {
+			t.Errorf("another node gets the key: %v", err)
+		}
+		y.kill(at)
+		planetest.After(over)
+		create := func(name string) {
+			t.Helper()
+			y.p.Create(`{"metadata":{"name":"` + name + `"},"spec":{"runtime":{"image":"own-app"}}}`)
+		}
+		create("a")
+		if n := y.nodes[other].Count(); n != 1 {
+			t.Errorf("the other node has %d sandboxes", n)
+		}
+		y.close()
+		y.open()
+		y.join(other)
+		planetest.After(2 * over)
+		create("b")
+		if n := y.nodes[other].Count(); n != 2 {
+			t.Errorf("with a new control, the other node has %d sandboxes", n)
+		}
+		y.want(204, "DELETE", "/platform/nodes/"+at, "")
+		if now := y.crew.Of(crew.Image, ref); now != other {
+			t.Errorf("the image of a removed node is on %s", now)
+		}
+		create("c")
+		if w := y.p.Do("DELETE", "/platform/nodes/"+other, ""); w.Code != 409 {
+			t.Errorf("the last node is removed: %d", w.Code)
+		}
+		second := planetest.Want[doze.Build](y.p, 200, "POST", "/builds", `{"name":"own-app"}`)
+		y.p.Upload(second.UploadURL, planetest.Tar(map[string]string{"Dockerfile": "FROM doze/slim\n"}))
+		if b := y.p.Ended(second.ID); b.Status != doze.BuildBuilt {
+			t.Errorf("a build after the builder of the workspace was lost: %+v", b)
 		}
 	}, "n1", "n2")
 }

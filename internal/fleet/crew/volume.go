@@ -82,10 +82,13 @@ func (c *Crew) using(all []fleet.Volume) []fleet.Volume {
 	return all
 }
 
-// near has a sandbox begin where its snapshot or its volumes are, if it can begin there. Otherwise they move.
+// near has a sandbox begin where its snapshot, its image or its volumes are, if it can begin there. Otherwise they move.
 func (c *Crew) near(w placement.Want, o *fleet.Order) placement.Want {
-	if o.From != "" {
-		w = c.nearSnapshot(w, o.From)
+	switch {
+	case o.From != "":
+		w = c.nearest(w, Snapshot, o.From)
+	case c.stays(o.Image):
+		w = c.nearest(w, Image, o.Image)
 	}
 	if w.On != "" {
 		return w

@@ -201,6 +201,11 @@ func (n *Node) Create(ctx context.Context, o fleet.Order) error {
 	}
 	n.arrive(&o)
 	n.arriveSnapshot(&o)
+	if o.From == "" {
+		if err := n.brought(o.Image); err != nil {
+			return err
+		}
+	}
 	memory, there := n.Saved[o.From]
 	if o.From != "" && !there {
 		return doze.Errorf(doze.NotFound, "no such snapshot")
