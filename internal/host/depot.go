@@ -91,7 +91,11 @@ func (n Node) Revive(ctx context.Context, o fleet.Order, used time.Time, ran boo
 	if n.depot == nil {
 		return time.Time{}, errNoBucket
 	}
-	return n.depot.Revive(ctx, o, used, ran)
+	at, err := n.depot.Revive(ctx, o, used, ran)
+	if err == nil && n.Buried(&o) {
+		err = n.Unarchive(ctx, o)
+	}
+	return at, err
 }
 
 // SaveVolume implements [fleet.Mover].

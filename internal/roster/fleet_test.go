@@ -702,3 +702,52 @@ func TestDeletedWhileAway(t *testing.T) {
 		}
 	}, "n1", "n2")
 }
+
+// TestArchivesOfLostNode: an archived sandbox is archived on another node, if the bucket has its archive.
+// Otherwise it waits for its node: nothing older takes its place. A drain moves archives.
+func TestArchivesOfLostNode(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		machines := y.make("n1", "a", "b")
+		y.nodes["n1"].Shelve(machines["b"]) // its memory, before
+		for name := range machines {
+			y.want(200, "POST", "/sandboxes/"+name+"/archive", "")
+		}
+		planetest.After(time.Minute)
+		phase := func(name, want string) {
+			t.Helper()
+			if got := y.want(200, "GET", "/sandboxes/"+name, ""); !strings.Contains(got, `"status":"`+want+`"`) {
+				t.Errorf("%s is not %s: %s", name, want, got)
+			}
+		}
+		phase("a", "ARCHIVED")
+		phase("b", "ARCHIVED")
+		y.nodes["n1"].Shelve(machines["a"])
+		y.kill("n1")
+		planetest.After(over)
+		phase("a", "ARCHIVED")
+		phase("b", "ARCHIVED")
+		if a, b := y.crew.Of(crew.Machine, machines["a"]), y.crew.Of(crew.Machine, machines["b"]); a != "n2" || b != "n1" {
+			t.Errorf("the archive that the bucket has is on %s, the other one on %s", a, b)
+		}
+		y.want(200, "POST", "/sandboxes/a/unarchive", "")
+		planetest.After(time.Minute)
+		phase("a", "DEPLOYED")
+		y.join("n1")
+		planetest.After(time.Minute)
+		y.want(200, "POST", "/sandboxes/a/archive", "")
+		planetest.After(time.Minute)
+		y.want(200, "POST", "/platform/nodes/n2/drain", "")
+		if a := y.crew.Of(crew.Machine, machines["a"]); a != "n1" {
+			t.Errorf("after a drain, an archive is on %s", a)
+		}
+		phase("a", "ARCHIVED")
+		for name := range machines {
+			y.want(200, "POST", "/sandboxes/"+name+"/unarchive", "")
+		}
+		planetest.After(time.Minute)
+		phase("a", "DEPLOYED")
+		phase("b", "DEPLOYED")
+	}, "n1", "n2")
+}

@@ -98,6 +98,9 @@ func (r *Roster) bring(ctx context.Context, l control.Lodger) error {
 		from, put := r.Crew.Of(crew.Machine, o.UID), r.take
 		switch lost, pending, parting := r.unsettled(); {
 		case lost[from]:
+			if stays, err := r.onlyThere(ctx, &o); stays || err != nil {
+				return err
+			}
 		case pending[o.UID]:
 			from, put = "", r.give // it has its place, at which nobody runs it
 		case parting[o.UID]:
@@ -114,6 +117,16 @@ func (r *Roster) bring(ctx context.Context, l control.Lodger) error {
 		}
 		return err
 	})
+}
+
+// onlyThere reports whether the archive of a sandbox is on its node alone. It waits for the node: what
+// the bucket has is older, and must replace nothing.
+func (r *Roster) onlyThere(ctx context.Context, o *fleet.Order) (bool, error) {
+	if !o.Archived {
+		return false, nil
+	}
+	has, err := r.Copies.Archived(ctx, o.UID)
+	return !has, err
 }
 
 // A putter records that a machine goes from one node to another, and reports whether it

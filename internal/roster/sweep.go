@@ -20,6 +20,8 @@ type Copies interface {
 	List(ctx context.Context) (ids []string, err error)
 	// Has reports whether there is a copy of a machine that counts.
 	Has(ctx context.Context, id string) (bool, error)
+	// Archived reports whether the newest copy of a machine has an archive.
+	Archived(ctx context.Context, id string) (bool, error)
 	// Drop removes all of a machine. One that is not there is no error.
 	Drop(ctx context.Context, id string) error
 }

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// saveEvery is how often control looks for snapshots and images that were built, and for volumes
-	// that no sandbox has, which the bucket may not have as they are.
+	// saveEvery is how often control looks for what the bucket may not have as it is: snapshots,
+	// images that were built, and volumes that no sandbox has.
 	saveEvery = 10 * time.Second
 	// savesMost is how many of them are saved at a time, over all nodes.
 	savesMost = 4

@@ -197,7 +197,7 @@ func (y *yard) build() string {
 	return refs[0]
 }
 
-// TestBuiltImagesAreSaved: an image that was built is saved without being asked for, and sandboxes of it
+// TestBuiltImagesAreSaved: an image that was built is saved without being asked for. Sandboxes of it
 // begin elsewhere when its node is lost, also with a control that began after that. Then its node
 // can be removed.
 func TestBuiltImagesAreSaved(t *testing.T) {

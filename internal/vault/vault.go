@@ -243,6 +243,23 @@ func (v *Vault) Has(ctx context.Context, id string) (bool, error) {
 	return err == nil, err
 }
 
+// Names are the files at the top of the newest generation of a sandbox. Without one there are none.
+func (v *Vault) Names(ctx context.Context, id string, key Key) (names []string, err error) {
+	c, err := v.Open(ctx, id, key)
+	if errors.Is(err, ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range c.Files() {
+		if !strings.Contains(f.Name, "/") {
+			names = append(names, f.Name)
+		}
+	}
+	return names, nil
+}
+
 // Drop removes what a sandbox has in the bucket. Nobody can save under the id again.
 // Something small is left, until a sweep after the grace period: it refuses nodes that
 // have not heard of it. One that claims an epoch after that begins the id anew.

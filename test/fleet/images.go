@@ -4,11 +4,13 @@ import (
 	"archive/zip"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -124,7 +126,8 @@ func (f *fleet) baked(ctx context.Context, name string) error {
 	})
 }
 
-// images builds an image, loses its node, and has sandboxes begin of it elsewhere.
+// images builds an image, loses its node, and has sandboxes begin of it elsewhere. A sandbox that was
+// archived comes back there, too.
 func images(ctx context.Context, dir string, say func(string)) (err error) {
 	f, err := startApart(ctx, dir)
 	if err != nil {
@@ -152,6 +155,10 @@ func images(ctx context.Context, dir string, say func(string)) (err error) {
 		return err
 	}
 	had := f.holder("near")
+	p, err := f.pack(ctx)
+	if err != nil {
+		return err
+	}
 	if err := f.ask(ctx, http.MethodPost, "/platform/nodes/"+f.ids[had]+"/cordon", nil); err != nil {
 		return err
 	}
@@ -164,7 +171,11 @@ func images(ctx context.Context, dir string, say func(string)) (err error) {
 		return fmt.Errorf("a sandbox is on %s, which takes none", at)
 	}
 	say(fmt.Sprintf("a sandbox of the image is on %s after %s, its node %s takes none", at, time.Since(start).Round(time.Millisecond), had))
-	for _, name := range []string{at, had} { // the last node never had it
+	lose := []string{at, had} // the last node never had the image
+	if !slices.Contains(lose, p.had) {
+		lose[0] = p.had
+	}
+	for _, name := range lose {
 		if err := f.killNode(name); err != nil {
 			return err
 		}
@@ -175,5 +186,82 @@ func images(ctx context.Context, dir string, say func(string)) (err error) {
 		return err
 	}
 	say(fmt.Sprintf("a sandbox of the image answers on the last node %s after the loss of both others", time.Since(start).Round(time.Millisecond)))
+	start = time.Now()
+	if err := f.unpack(ctx, p); err != nil {
+		return err
+	}
+	say(fmt.Sprintf("what was archived on %s is back on %s %s after that", p.had, f.holder(p.name), time.Since(start).Round(time.Millisecond)))
 	return nil
+}
+
+// packed is an archived sandbox.
+type packed struct {
+	name, had, text string
+}
+
+// pack archives a sandbox with a file, and waits until the bucket has the archive.
+func (f *fleet) pack(ctx context.Context) (p packed, err error) {
+	p = packed{name: "packed", text: "kept in its archive"}
+	sb, err := f.client.Create(ctx, doze.Sandbox{Metadata: doze.Metadata{Name: p.name}, Spec: doze.SandboxSpec{Runtime: doze.Runtime{Memory: sandboxMB}}}, false)
+	if err != nil {
+		return p, err
+	}
+	agent, err := f.client.Agent(sb)
+	if err != nil {
+		return p, err
+	}
+	if _, err := agent.WriteFile(ctx, "/kept.txt", strings.NewReader(p.text), "0644"); err != nil {
+		return p, err
+	}
+	p.had = f.holder(p.name)
+	if err := f.post(ctx, http.MethodPost, "/sandboxes/"+p.name+"/archive", "", nil); err != nil {
+		return p, err
+	}
+	return p, until(ctx, saveTime, func() error {
+		var record struct {
+			Archived bool
+			Copied   time.Time
+		}
+		raw, err := os.ReadFile(filepath.Join(f.data(p.had), "sandboxes", f.has(p.had)[p.name], "record.json"))
+		if err == nil {
+			err = json.Unmarshal(raw, &record)
+		}
+		if err == nil && (!record.Archived || record.Copied.IsZero()) {
+			err = fmt.Errorf("the archive is not in the bucket: %+v", record)
+		}
+		return err
+	})
+}
+
+// unpack has an archived sandbox back, and sees that it has its file. Its node may be lost just now.
+func (f *fleet) unpack(ctx context.Context, p packed) error {
+	err := until(ctx, lossTime, func() error {
+		if now, err := f.client.Sandbox(ctx, p.name); err != nil || now.Status == doze.Running.Status() {
+			return err
+		}
+		_ = f.post(ctx, http.MethodPost, "/sandboxes/"+p.name+"/unarchive", "", nil) // asked again until it works
+		return errors.New("it is in its archive still")
+	})
+	if err != nil {
+		return err
+	}
+	sb, err := f.client.Sandbox(ctx, p.name)
+	if err != nil {
+		return err
+	}
+	agent, err := f.client.Agent(sb)
+	if err != nil {
+		return err
+	}
+	started, err := agent.Start(ctx, client.Command{Command: "cat /kept.txt"})
+	if err != nil {
+		return err
+	}
+	return until(ctx, readyTime, func() error {
+		logs, err := agent.Logs(ctx, started.PID)
+		if err == nil && logs.Stdout != p.text {
+			err = fmt.Errorf("it has %q%s", logs.Stdout, logs.Stderr)
+		}
+		return err
+	})
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/dozehq/doze/internal/placement"
 )
 
-
 // CheckImage implements [fleet.Node].
 func (c *Crew) CheckImage(ctx context.Context, ref string) error {
 	if c.waits(ref) {

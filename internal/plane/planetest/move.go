@@ -112,6 +112,9 @@ func (n *Node) Revive(_ context.Context, o fleet.Order, _ time.Time, _ bool) (ti
 		m := of.machine
 		m.Order = o
 		n.Machines[o.UID] = &m
+		if m.Phase == doze.Archived && o.Archived {
+			return of.at, nil
+		}
 		n.Move(o.UID, doze.Running, "")
 	}
 	return of.at, nil
@@ -129,6 +132,14 @@ func (s *Shelf) Has(_ context.Context, uid string) (bool, error) {
 		there = there || fleet.ImageObject(ref) == uid
 	}
 	return there, nil
+}
+
+// Archived reports whether the copy of a machine has an archive.
+func (s *Shelf) Archived(_ context.Context, uid string) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of, there := s.all[uid]
+	return there && of.machine.Phase == doze.Archived, nil
 }
 
 // SaveVolume implements [fleet.Mover].
