@@ -741,6 +741,35 @@ func TestSnapshotsTravel(t *testing.T) {
 	}
 }
 
+// TestTemplatesTravel: a volume that never changes comes once, and stays in whichever epoch it is here.
+func TestTemplatesTravel(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	y := newYard(t)
+	a, b := y.host(t, "a", "root", nil), y.host(t, "b", "root", nil)
+	y.rights.move(volumeOf(only), "a")
+	y.rights.move(volumeOf(only), "a")
+	a.disks.write(t, "seed")
+	if err := errors.Join(a.depot.SaveVolume(ctx, only), a.depot.FetchTemplate(ctx, only)); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.depot.FetchTemplate(ctx, only); doze.Public(err).Kind != doze.Conflict {
+		t.Errorf("a node gets a template that it may not have: %v", err)
+	}
+	y.rights.move(volumeOf(only), "b")
+	if err := b.depot.FetchTemplate(ctx, only); err != nil || b.disks.text(t) != "seed" {
+		t.Fatalf("it comes as %q: %v", b.disks.text(t), err)
+	}
+	y.rights.move(volumeOf(only), "a") // for which it is here in an earlier epoch
+	if err := errors.Join(a.depot.FetchTemplate(ctx, only), b.depot.FetchTemplate(ctx, only)); err != nil {
+		t.Errorf("one that is here: %v", err)
+	}
+	y.rights.move(volumeOf("none"), "b")
+	if err := b.depot.FetchTemplate(ctx, "none"); doze.Public(err).Kind != doze.Unavailable {
+		t.Errorf("one of which there is no copy: %v", err)
+	}
+}
+
 // TestImagesTravel: an image that was built is saved once, and a node that may have it gets it. Its file
 // is the one that sandboxes of it need.
 func TestImagesTravel(t *testing.T) {

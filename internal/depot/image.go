@@ -35,8 +35,8 @@ type Images interface {
 	// Built returns the file of an image that was built or loaded, and its record. One that is not
 	// here is NotFound.
 	Built(ref string) (file string, record []byte, err error)
-	// Receive puts an image into the library whose record came from Built of another node. fetch puts
-	// its file into a directory, and returns its path.
+	// Receive puts an image into the library whose record came from Built of another node.
+	// The file is put into a directory by fetch, which returns its path.
 	Receive(ctx context.Context, ref string, record []byte, fetch func(ctx context.Context, dir string) (string, error)) error
 }
 

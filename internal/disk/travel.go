@@ -54,8 +54,8 @@ func (l *Library) Built(ref string) (file string, raw []byte, err error) {
 	return r.Path, raw, err
 }
 
-// Receive puts an image into the library whose record came from Built of another host. fetch
-// puts its file into a directory, and returns its path. On an error nothing is left.
+// Receive puts an image into the library whose record came from Built of another host.
+// The file is put into a directory by fetch, which returns its path. On an error nothing is left.
 func (l *Library) Receive(ctx context.Context, ref string, raw []byte, fetch func(ctx context.Context, dir string) (string, error)) (err error) {
 	t, err := parseTravelling(ref, raw)
 	if err != nil {

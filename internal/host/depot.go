@@ -143,6 +143,16 @@ func (h *Host) bring(ctx context.Context, ref string) error {
 	return h.depot.FetchBuilt(ctx, ref)
 }
 
+// MakeVolume implements [fleet.Node]: a template that another node had comes first.
+func (n Node) MakeVolume(ctx context.Context, id string, size doze.Megabytes, from string) error {
+	if n.depot != nil && from != "" {
+		if err := n.depot.FetchTemplate(ctx, from); err != nil {
+			return err
+		}
+	}
+	return n.Node.MakeVolume(ctx, id, size, from)
+}
+
 // Create implements [fleet.Node]: volumes and the snapshot that other nodes had come first.
 func (n Node) Create(ctx context.Context, o fleet.Order) error {
 	if n.depot != nil {

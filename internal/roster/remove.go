@@ -54,6 +54,13 @@ func (r *Roster) heirlooms(ctx context.Context) (all []heirloom, err error) {
 	for id := range snapshots {
 		all = append(all, heirloom{crew.Snapshot, id, fleet.SnapshotObject(id)})
 	}
+	templates, err := r.Store.TemplateDisks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range templates {
+		all = append(all, heirloom{crew.Volume, id, fleet.VolumeObject(id)})
+	}
 	refs, err := r.builtRefs(ctx)
 	for _, ref := range refs {
 		all = append(all, heirloom{crew.Image, ref, fleet.ImageObject(ref)})
@@ -73,7 +80,9 @@ func (r *Roster) bequeath(ctx context.Context, from string) error {
 	}
 	named := map[crew.Kind]map[string]bool{crew.Snapshot: {}, crew.Image: {}, crew.Builder: {}}
 	for _, h := range all {
-		named[h.kind][h.id] = true
+		if of := named[h.kind]; of != nil {
+			of[h.id] = true
+		}
 		if r.Crew.Of(h.kind, h.id) != from {
 			continue
 		}
@@ -88,7 +97,11 @@ func (r *Roster) bequeath(ctx context.Context, from string) error {
 		if err != nil {
 			return err
 		}
-		if err := r.Crew.Move(ctx, h.kind, h.id, to); err != nil {
+		give := r.Crew.Move
+		if h.kind == crew.Volume { // nodes compare its epochs
+			give = func(ctx context.Context, _ crew.Kind, id, to string) error { return r.Crew.Carry(ctx, id, to) }
+		}
+		if err := give(ctx, h.kind, h.id, to); err != nil {
 			return err
 		}
 		r.Crew.SetStored(h.kind, h.id)

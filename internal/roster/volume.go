@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// saveEvery is how often control looks for what the bucket may not have as it is: snapshots,
-	// images that were built, and volumes that no sandbox has.
+	// saveEvery is how often control looks for what the bucket may not have as it is. Those are
+	// snapshots, images that were built, volume templates, and volumes that no sandbox has.
 	saveEvery = 10 * time.Second
 	// savesMost is how many of them are saved at a time, over all nodes.
 	savesMost = 4
@@ -84,8 +84,8 @@ func (r *Roster) saveOnce(ctx context.Context, failed map[string]time.Time) erro
 	return nil
 }
 
-// unsaved are the free volumes, the snapshots and the images that the bucket may not have, by id,
-// with what saves each.
+// unsaved are the free volumes, the snapshots, the images and the volume templates that the bucket
+// may not have, by id, with what saves each.
 func (r *Roster) unsaved(ctx context.Context) (map[string]func(context.Context, string) error, error) {
 	all := map[string]func(context.Context, string) error{}
 	volumes, err := r.Store.FreeVolumes(ctx)
@@ -104,6 +104,15 @@ func (r *Roster) unsaved(ctx context.Context) (map[string]func(context.Context, 
 	for _, n := range snapshots {
 		if n.Status == doze.SnapshotReady && !n.Passing && !r.Crew.Stored(crew.Snapshot, n.ID) {
 			all[n.ID] = r.storing(crew.Snapshot, fleet.SnapshotObject(n.ID), r.Crew.SaveSnapshot)
+		}
+	}
+	templates, err := r.Store.TemplateDisks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range templates {
+		if !r.Crew.Stored(crew.Volume, id) {
+			all[id] = r.storing(crew.Volume, fleet.VolumeObject(id), r.Crew.SaveVolume)
 		}
 	}
 	refs, err := r.builtRefs(ctx)
@@ -129,7 +138,11 @@ func (r *Roster) builtRefs(ctx context.Context) ([]string, error) {
 func (r *Roster) storing(k crew.Kind, object string, save func(context.Context, string) error) func(context.Context, string) error {
 	return func(ctx context.Context, id string) error {
 		if _, here := r.Crew.Member(r.Crew.Of(k, id)); here {
-			return save(ctx, id)
+			err := save(ctx, id)
+			if err == nil {
+				r.Crew.SetStored(k, id)
+			}
+			return err
 		}
 		has, err := r.Copies.Has(ctx, object)
 		if err != nil {

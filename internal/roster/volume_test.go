@@ -256,3 +256,56 @@ func TestBuiltImagesAreSaved(t *testing.T) {
 		}
 	}, "n1", "n2")
 }
+
+// TestTemplatesAreSaved: a volume template is saved without being asked for. Volumes are made of it
+// elsewhere when its node is lost, or removed, also with a control that began after that.
+func TestTemplatesAreSaved(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		address := y.p.Offer("POST", "/volume_templates?upload=true", planetest.Named("seed"))
+		planetest.Want[any](y.p, 200, "PUT", y.p.Path(address), planetest.Tar(map[string]string{"seed.txt": "grain"}), "Authorization", "", "Content-Type", "application/x-tar")
+		ids, err := y.p.Store.TemplateDisks(t.Context())
+		if err != nil || len(ids) != 1 {
+			t.Fatalf("the records name the disks %v: %v", ids, err)
+		}
+		id := ids[0]
+		at := y.crew.Of(crew.Volume, id)
+		other := map[string]string{"n1": "n2", "n2": "n1"}[at]
+		was, _ := y.content(at, id)
+		planetest.After(time.Minute)
+		if !y.crew.Stored(crew.Volume, id) {
+			t.Error("a template is not saved")
+		}
+		volume := func(name string) {
+			t.Helper()
+			y.want(200, "POST", "/volumes", `{"metadata":{"name":"`+name+`"},"spec":{"template":"seed:latest"}}`)
+		}
+		volume("near")
+		if text, there := y.content(other, id); there {
+			t.Errorf("another node has the template without need: %q", text)
+		}
+		y.kill(at)
+		planetest.After(over)
+		y.close()
+		y.open()
+		y.join(other)
+		planetest.After(2 * over)
+		volume("far")
+		if text, _ := y.content(other, id); text != was || y.crew.Of(crew.Volume, id) != other || was == "" {
+			t.Errorf("the template is on %s, and has %q, not %q", y.crew.Of(crew.Volume, id), text, was)
+		}
+		if epoch := y.crew.Epoch(crew.Volume, id); epoch < 3 {
+			t.Errorf("its epoch is %d, as if it had never been elsewhere", epoch)
+		}
+		if got := y.want(409, "DELETE", "/platform/nodes/"+at, ""); !strings.Contains(got, "volume") {
+			t.Errorf("a node with a volume of its own: %s", got)
+		}
+		y.want(200, "DELETE", "/volumes/near", "")
+		y.join(at)
+		planetest.After(15 * time.Minute)
+		if _, stays := y.content(at, id); stays {
+			t.Error("the node that came back still has the template")
+		}
+	}, "n1", "n2")
+}

@@ -247,7 +247,10 @@ func (c *Crew) Unarchive(ctx context.Context, o fleet.Order) error {
 func (c *Crew) MakeVolume(ctx context.Context, id string, size doze.Megabytes, from string) error {
 	w := placement.Want{Disk: size}
 	if from != "" {
-		w.On = c.Of(Volume, from)
+		var err error
+		if w, err = c.nearTemplate(ctx, w, from); err != nil {
+			return err
+		}
 	}
 	n, err := c.place(ctx, Volume, id, w)
 	if err != nil {

@@ -88,7 +88,7 @@ type Crew struct {
 	claimed map[string]*claim      // guarded by mu; by machine
 	limits  map[string]doze.Limits // guarded by mu; by workspace, the empty one has the defaults
 	volumes map[string]*copied     // guarded by mu; by volume
-	saved   map[thing]bool         // guarded by mu; snapshots and images that the bucket has
+	saved   map[thing]bool         // guarded by mu; what never changes, and the bucket has
 	lent    map[loan]int           // guarded by mu; nodes that may have snapshots and images of others now
 }
 

@@ -28,14 +28,15 @@ func (c *Crew) SaveSnapshot(ctx context.Context, id string) error {
 	return nil
 }
 
-// SetStored takes note that the bucket has a snapshot or an image.
+// SetStored takes note that the bucket has something that never changes: a snapshot, an image or a
+// volume template.
 func (c *Crew) SetStored(k Kind, id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.saved[thing{k, id}] = true
 }
 
-// Stored reports whether the bucket has a snapshot or an image, as far as this process knows.
+// Stored reports whether the bucket has such a thing, as far as this process knows.
 func (c *Crew) Stored(k Kind, id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

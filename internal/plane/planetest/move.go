@@ -128,6 +128,9 @@ func (s *Shelf) Has(_ context.Context, uid string) (bool, error) {
 	if id, of := strings.CutPrefix(uid, fleet.SnapshotObject("")); of {
 		_, there = s.snapshots[id]
 	}
+	if id, of := strings.CutPrefix(uid, fleet.VolumeObject("")); of {
+		_, there = s.volumes[id]
+	}
 	for ref := range s.images {
 		there = there || fleet.ImageObject(ref) == uid
 	}
@@ -245,6 +248,19 @@ func (n *Node) arrive(o *fleet.Order) {
 			d.Epoch = v.Epoch
 			n.Disks[v.ID] = d
 		}
+	}
+}
+
+// arriveTemplate has a disk that never changes and that another node had. Preconditions: Mu is held.
+func (n *Node) arriveTemplate(id string) {
+	if n.Shelf == nil {
+		return
+	}
+	n.Shelf.mu.Lock()
+	defer n.Shelf.mu.Unlock()
+	_, here := n.Disks[id]
+	if d, there := n.Shelf.volumes[id]; there && !here {
+		n.Disks[id] = d
 	}
 }
 

@@ -333,6 +333,7 @@ type Disk struct {
 func (n *Node) MakeVolume(_ context.Context, id string, size doze.Megabytes, from string) error {
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
+	n.arriveTemplate(from)
 	source, there := n.Disks[from]
 	switch {
 	case n.fail["volume"] != nil:
