@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"os"
@@ -809,6 +810,13 @@ func TestImagesTravel(t *testing.T) {
 	y.rights.move("built/none", "b")
 	if err := b.depot.FetchBuilt(ctx, "built/none"); doze.Public(err).Kind != doze.Unavailable {
 		t.Errorf("an image that nobody saved: %v", err)
+	}
+	// The list of the bucket says of no file what it has: that is what its key is asked for with.
+	sum := sha256.Sum256([]byte("root of a"))
+	for _, name := range y.bucket.Keys(t) {
+		if strings.Contains(name, hex.EncodeToString(sum[:])) {
+			t.Errorf("the bucket has %s", name)
+		}
 	}
 	// What a sandbox of it needs is there.
 	keys := len(y.bucket.Keys(t))

@@ -2,6 +2,7 @@ package depot
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -55,8 +56,17 @@ func (n need) check() error {
 	return nil
 }
 
-// object is the name of the file in the bucket.
-func (n need) object() string { return "file-" + n.Sum }
+// label is what control makes the key of the file of. It names the content, so only a node that has the
+// file, or a copy that needs it, can ask for the key.
+func (n need) label() string { return "file-" + n.Sum }
+
+// object is the name of the file in the bucket. It follows from the key, so the bucket's list helps
+// nobody to ask for one.
+func (n need) object(key vault.Key) string {
+	name := hmac.New(sha256.New, key.Reveal())
+	_, _ = name.Write([]byte("name in the bucket")) // it never fails
+	return "file-" + hex.EncodeToString(name.Sum(nil))
+}
 
 // files are those that many copies need: root file systems and agents.
 type files struct {
@@ -117,26 +127,26 @@ func (f *files) sum(path string) (string, error) {
 // put puts a file into the bucket, unless it is there.
 func (f *files) put(ctx context.Context, path string, n need) error {
 	_, err, _ := f.one.Do("put "+n.Sum, func() (any, error) {
-		if g, err := f.d.Vault.Head(ctx, n.object()); err == nil && g != (vault.Generation{}) {
-			return nil, nil
-		}
 		key, err := f.key(ctx, n)
 		if err != nil {
 			return nil, err
+		}
+		if g, err := f.d.Vault.Head(ctx, n.object(key)); err == nil && g != (vault.Generation{}) {
+			return nil, nil
 		}
 		info, err := os.Stat(path)
 		if err != nil {
 			return nil, err
 		}
 		tree := []vault.File{{Name: n.Name, Mode: fileMode, Size: info.Size(), Open: func() (*os.File, error) { return os.Open(path) }}}
-		_, err = f.d.Vault.Save(ctx, n.object(), key, vault.Generation{Epoch: fileEpoch, Seq: 1}, tree)
+		_, err = f.d.Vault.Save(ctx, n.object(key), key, vault.Generation{Epoch: fileEpoch, Seq: 1}, tree)
 		return nil, err
 	})
 	return err
 }
 
 func (f *files) key(ctx context.Context, n need) (vault.Key, error) {
-	raw, err := f.d.Rights.FileKey(ctx, f.d.ID, n.object())
+	raw, err := f.d.Rights.FileKey(ctx, f.d.ID, n.label())
 	if err != nil {
 		return vault.Key{}, err
 	}
@@ -228,7 +238,12 @@ func (f *files) load(ctx context.Context, n need, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := f.d.Vault.Load(ctx, n.object(), key, dir); err != nil {
+	// A node of an earlier release called it by its content, and encrypted it for that name.
+	_, err = f.d.Vault.Load(ctx, n.object(key), key, dir)
+	if errors.Is(err, vault.ErrNotFound) {
+		_, err = f.d.Vault.Load(ctx, n.label(), key, dir)
+	}
+	if err != nil {
 		return "", fmt.Errorf("get %s, which the copy needs: %w", n.Name, err)
 	}
 	entries, err := os.ReadDir(dir)
