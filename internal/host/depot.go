@@ -83,6 +83,9 @@ func (n Node) Depart(ctx context.Context, uid string) error {
 	if n.depot == nil {
 		return errNoBucket
 	}
+	if n.Rests(uid) {
+		return nil // the bucket has it as it is
+	}
 	return n.depot.Depart(ctx, uid)
 }
 

@@ -221,7 +221,7 @@ func (n *Node) archiveOut(ctx context.Context, b *Box) (dir string, needs Files,
 		return "", needs, nil, err
 	}
 	defer b.unlock()
-	if needs, err = n.copyArchive(ctx, b); err != nil {
+	if needs, err = n.copyArchive(b); err != nil {
 		return "", needs, nil, err
 	}
 	return n.away.dir(b.order.UID), needs, func() error { return n.away.drop(b.order.UID) }, nil

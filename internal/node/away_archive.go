@@ -37,16 +37,16 @@ func (b *Box) archivable() bool {
 }
 
 // copyArchive makes a copy of an archived box for other nodes. Preconditions: the turn is held.
-func (n *Node) copyArchive(ctx context.Context, b *Box) (needs Files, err error) {
+func (n *Node) copyArchive(b *Box) (needs Files, err error) {
 	uid := b.order.UID
 	b.mu.Lock()
-	ok := b.archivable()
+	ok, absent := b.archivable(), b.absent != nil
 	b.mu.Unlock()
-	if !ok {
+	switch {
+	case !ok:
 		return needs, doze.Errorf(doze.Conflict, "the sandbox is archived with a volume, and stays on its node: unarchive it first")
-	}
-	if err := n.unearth(ctx, b); err != nil {
-		return needs, err
+	case absent:
+		return needs, doze.Errorf(doze.Conflict, "the archive of the sandbox is in the bucket alone")
 	}
 	info, err := os.Stat(n.filesName(uid))
 	if err != nil {
@@ -106,6 +106,13 @@ func (n *Node) reviveArchive(o fleet.Order, s *savedSnapshot, used time.Time) (a
 func (n *Node) Buried(o *fleet.Order) bool {
 	b := n.box(o.UID)
 	return b != nil && !o.Archived && b.phase() == doze.Archived
+}
+
+// Rests reports whether a sandbox is archived here, and its archive is in the bucket alone. It can go
+// elsewhere without a copy.
+func (n *Node) Rests(uid string) bool {
+	b := n.box(uid)
+	return b != nil && b.phase() == doze.Archived && b.isAbsent()
 }
 
 // unearth gets the archive of a box that is absent. Preconditions: the turn is held.

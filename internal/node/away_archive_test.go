@@ -73,8 +73,9 @@ func TestArchiveTravels(t *testing.T) {
 			t.Errorf("its files came %d times by themselves", n-1)
 		}
 		c.fails(nil)
-		// It moves on before anybody wants it.
-		c.copy(p, "a")
+		if _, _, _, err := p.CopyDeparting(t.Context(), "a"); doze.Public(err).Kind != doze.Conflict || !p.Rests("a") {
+			t.Errorf("what the bucket has is copied again: %v", err)
+		}
 		other.asks()
 		if err := p.Unarchive(t.Context(), order("a")); err != nil {
 			t.Fatal(err)
@@ -84,6 +85,9 @@ func TestArchiveTravels(t *testing.T) {
 		}
 		p.in("a", doze.Running, "awake")
 		p.hello("a")
+		if p.Rests("a") {
+			t.Error("it is archived still")
+		}
 		// Its copy has no memory: nothing goes back to it.
 		other.Kill("a")
 		p.in("a", doze.Failed, "")
