@@ -80,7 +80,7 @@ type Control interface {
 	// built or loaded is claimed by its reference. Its node may claim it, and one that needs it now.
 	Claim(ctx context.Context, node, machine string) (Claim, error)
 	// FileKey is the key of a file that many machines share. The name is file- and the SHA-256 of its
-	// content, which the bucket does not say: a node that knows it has the file, or may have it.
+	// content, which the bucket does not say. A node that knows it has the file, or may have it.
 	FileKey(ctx context.Context, node, name string) ([]byte, error)
 	// Certify returns the next certificate of a node, in PEM, for a request in DER (PKCS #10).
 	// Control signs for the id in the certificate of the caller alone. A certificate without an

@@ -84,8 +84,8 @@ func (r *Roster) saveOnce(ctx context.Context, failed map[string]time.Time) erro
 	return nil
 }
 
-// unsaved are the free volumes, the snapshots, the images and the volume templates that the bucket
-// may not have, by id, with what saves each.
+// unsaved is what the bucket may not have, by id, with what saves each: free volumes, snapshots,
+// images and volume templates.
 func (r *Roster) unsaved(ctx context.Context) (map[string]func(context.Context, string) error, error) {
 	all := map[string]func(context.Context, string) error{}
 	volumes, err := r.Store.FreeVolumes(ctx)
