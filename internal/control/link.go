@@ -51,8 +51,8 @@ func (l Link) Lodgers(ctx context.Context, at func(machine string) bool, among [
 	return all, err
 }
 
-// movable are the phases of sandboxes that have a memory, which can go on elsewhere.
-var movable = []doze.Phase{doze.Running, doze.Suspending, doze.Standby, doze.Waking, doze.Disabling, doze.Disabled}
+// movable are the phases of sandboxes that have a memory or an archive, and can go on elsewhere.
+var movable = []doze.Phase{doze.Running, doze.Suspending, doze.Standby, doze.Waking, doze.Disabling, doze.Disabled, doze.Archived}
 
 // awake are the phases of sandboxes that do something.
 var awake = []doze.Phase{doze.Running, doze.Suspending, doze.Waking}
@@ -64,7 +64,7 @@ func (l Link) LodgerNamed(ctx context.Context, workspace, name string) (Lodger, 
 		return Lodger{}, err
 	}
 	if !slices.Contains(movable, sb.Phase) {
-		return Lodger{}, doze.Errorf(doze.Conflict, "the sandbox is %s: only one that runs or sleeps can move", sb.Phase.Status())
+		return Lodger{}, doze.Errorf(doze.Conflict, "the sandbox is %s: only one that runs, sleeps or is archived can move", sb.Phase.Status())
 	}
 	return Lodger{sb.UID, sb.Machine, sb.Metadata.Workspace, sb.Metadata.Name, sb.LastUsed}, nil
 }
@@ -95,6 +95,7 @@ func (l Link) InTurn(ctx context.Context, of Lodger, do func(ctx context.Context
 	if err != nil {
 		return err
 	}
+	o.Archived = sb.Phase == doze.Archived
 	last := Use{At: sb.LastUsed, Ran: slices.Contains(awake, sb.Phase)}
 	if last.Ran {
 		last.At = time.Now() // until now, as far as anybody knows

@@ -92,8 +92,9 @@ func TestRuntimeMembers(t *testing.T) {
 func TestOrderIsComplete(t *testing.T) {
 	t.Parallel()
 	other := []string{
-		"From",  // of forks, TestForks
-		"Login", // of images in private registries, TestLogin
+		"From",     // of forks, TestForks
+		"Login",    // of images in private registries, TestLogin
+		"Archived", // of those whose node is lost, TestArchivesOfLostNode
 	}
 	p := planetest.Start(t, false)
 	planetest.Want[any](p, 200, "POST", "/volumes", planetest.Named("v"))

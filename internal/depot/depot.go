@@ -78,6 +78,8 @@ type Options struct {
 	Dir   string // for files that came with copies; on the file system of the node
 	// Local are directories in which files may be that a copy needs, by their names.
 	Local []string
+	// Images are those of the node that were built or loaded.
+	Images Images
 	// Room is asked before a copy comes, with its bytes; nil: there is enough.
 	Room func(bytes int64) (release func(), err error)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"os"
@@ -67,6 +68,7 @@ type host struct {
 	stuck   bool                  // guarded by mu; copies last until they are ended
 	placed  map[string]bool       // guarded by mu; those that were revived
 	wants   []string              // guarded by mu; the volumes of all sandboxes
+	builds  map[string]string     // guarded by mu; the files of images that were built, by reference
 	disks   *disks
 }
 
@@ -95,6 +97,39 @@ func (h *host) SnapshotIn(id string, has node.Files) error {
 	defer h.mu.Unlock()
 	h.has[id] = has
 	return errors.Join(os.MkdirAll(filepath.Join(h.dir, "snapshots"), 0o700), os.Rename(filepath.Join(h.dir, "away", id), filepath.Join(h.dir, "snapshots", id)))
+}
+
+func (h *host) HasBuilt(ref string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.builds[ref] != ""
+}
+
+func (h *host) Built(ref string) (string, []byte, error) {
+	if !h.HasBuilt(ref) {
+		return "", nil, doze.Errorf(doze.NotFound, "there is no such image")
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.builds[ref], []byte(`{"of":"` + ref + `"}`), nil
+}
+
+func (h *host) Receive(ctx context.Context, ref string, record []byte, fetch func(context.Context, string) (string, error)) error {
+	if string(record) != `{"of":"`+ref+`"}` {
+		return errors.New("it has another record: " + string(record))
+	}
+	dir := filepath.Join(h.dir, "came")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	file, err := fetch(ctx, dir)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.builds[ref] = file
+	return nil
 }
 
 // only is the volume that tests write to.
@@ -342,7 +377,7 @@ func (y *yard) host(t *testing.T, id, root string, change func(*depot.Options)) 
 	t.Helper()
 	h := &host{
 		dir: t.TempDir(), memory: map[string]string{}, copies: map[string]int{}, leaving: map[string]bool{},
-		has: map[string]node.Files{}, made: map[string]time.Time{}, placed: map[string]bool{}, disks: &disks{dir: t.TempDir(), epoch: map[string]uint64{}, saved: map[string]string{}, owner: map[string]string{}},
+		builds: map[string]string{}, has: map[string]node.Files{}, made: map[string]time.Time{}, placed: map[string]bool{}, disks: &disks{dir: t.TempDir(), epoch: map[string]uint64{}, saved: map[string]string{}, owner: map[string]string{}},
 	}
 	images := filepath.Join(h.dir, "images")
 	h.files = node.Files{Root: filepath.Join(images, "root.erofs"), Agent: filepath.Join(images, "agent.erofs")}
@@ -351,6 +386,7 @@ func (y *yard) host(t *testing.T, id, root string, change func(*depot.Options)) 
 		t.Fatal(err)
 	}
 	o := depot.Options{Vault: y.vault, Rights: y.rights, ID: id, Dir: filepath.Join(h.dir, "foreign"), Local: []string{images}}
+	o.Images = h
 	if change != nil {
 		change(&o)
 	}
@@ -704,6 +740,109 @@ func TestSnapshotsTravel(t *testing.T) {
 	if string(memory) != "as it was" || string(root) != "root of a" {
 		t.Errorf("it has the memory %q and the root %q: %v", memory, root, errors.Join(err, none))
 	}
+}
+
+// TestTemplatesTravel: a volume that never changes comes once, and stays in whichever epoch it is here.
+func TestTemplatesTravel(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	y := newYard(t)
+	a, b := y.host(t, "a", "root", nil), y.host(t, "b", "root", nil)
+	y.rights.move(volumeOf(only), "a")
+	y.rights.move(volumeOf(only), "a")
+	a.disks.write(t, "seed")
+	if err := errors.Join(a.depot.SaveVolume(ctx, only), a.depot.FetchTemplate(ctx, only)); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.depot.FetchTemplate(ctx, only); doze.Public(err).Kind != doze.Conflict {
+		t.Errorf("a node gets a template that it may not have: %v", err)
+	}
+	y.rights.move(volumeOf(only), "b")
+	if err := b.depot.FetchTemplate(ctx, only); err != nil || b.disks.text(t) != "seed" {
+		t.Fatalf("it comes as %q: %v", b.disks.text(t), err)
+	}
+	y.rights.move(volumeOf(only), "a") // for which it is here in an earlier epoch
+	if err := errors.Join(a.depot.FetchTemplate(ctx, only), b.depot.FetchTemplate(ctx, only)); err != nil {
+		t.Errorf("one that is here: %v", err)
+	}
+	y.rights.move(volumeOf("none"), "b")
+	if err := b.depot.FetchTemplate(ctx, "none"); doze.Public(err).Kind != doze.Unavailable {
+		t.Errorf("one of which there is no copy: %v", err)
+	}
+}
+
+// TestImagesTravel: an image that was built is saved once, and a node that may have it gets it. Its file
+// is the one that sandboxes of it need.
+func TestImagesTravel(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	y := newYard(t)
+	a, b := y.host(t, "a", "root of a", nil), y.host(t, "b", "root of b", nil)
+	const ref = "built/one"
+	if err := a.depot.SaveBuilt(ctx, ref); doze.Public(err).Kind != doze.Conflict {
+		t.Errorf("a node saves what is not its own: %v", err)
+	}
+	y.rights.move(ref, "a")
+	if err := a.depot.SaveBuilt(ctx, ref); doze.Public(err).Kind != doze.NotFound {
+		t.Errorf("an image that is not there: %v", err)
+	}
+	a.builds[ref] = a.files.Root
+	for range 2 {
+		if err := a.depot.SaveBuilt(ctx, ref); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if has, err := b.depot.HasBuilt(ctx, ref); !has || err != nil {
+		t.Errorf("the bucket has it: %t, %v", has, err)
+	}
+	if err := b.depot.FetchBuilt(ctx, ref); doze.Public(err).Kind != doze.Conflict {
+		t.Errorf("a node gets an image that it may not have: %v", err)
+	}
+	y.rights.move(ref, "b")
+	for range 2 {
+		if err := b.depot.FetchBuilt(ctx, ref); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text, err := os.ReadFile(b.builds[ref]); string(text) != "root of a" || err != nil {
+		t.Errorf("its file is %q, %v", text, err)
+	}
+	y.rights.move("built/none", "b")
+	if err := b.depot.FetchBuilt(ctx, "built/none"); doze.Public(err).Kind != doze.Unavailable {
+		t.Errorf("an image that nobody saved: %v", err)
+	}
+	// The list of the bucket says of no file what it has: that is what its key is asked for with.
+	sum := sha256.Sum256([]byte("root of a"))
+	for _, name := range y.bucket.Keys(t) {
+		if strings.Contains(name, hex.EncodeToString(sum[:])) {
+			t.Errorf("the bucket has %s", name)
+		}
+	}
+	// What a sandbox of it needs is there.
+	keys := len(y.bucket.Keys(t))
+	y.rights.move("s", "a")
+	a.memory["s"] = "one"
+	if err := a.depot.Depart(ctx, "s"); err != nil {
+		t.Fatal(err)
+	}
+	if files := filesIn(y.bucket.Keys(t)); files != 2 { // with the agent
+		t.Errorf("%d files in the bucket, of %d keys before", files, keys)
+	}
+	entries, err := os.ReadDir(filepath.Join(a.dir, "foreign"))
+	if err != nil || len(entries) > 1 || len(entries) == 1 && entries[0].Name() != depot.SumsFile {
+		t.Errorf("there is left %v, %v", entries, err)
+	}
+}
+
+// filesIn counts the files that many copies need.
+func filesIn(keys []string) int {
+	names := map[string]bool{}
+	for _, k := range keys {
+		if name, _, _ := strings.Cut(k, "/"); strings.HasPrefix(name, "file-") {
+			names[name] = true
+		}
+	}
+	return len(names)
 }
 
 // TestLateCopy: the copy of a sandbox that is gone saves nothing over what its volume is by now.

@@ -12,3 +12,6 @@ func ParseSums(raw []byte) map[string]string {
 	}
 	return sums
 }
+
+// LearnMost is learnMost.
+const LearnMost = learnMost

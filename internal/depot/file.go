@@ -2,6 +2,9 @@ package depot
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,11 +56,17 @@ func (n need) check() error {
 	return nil
 }
 
-// filePrefix is what the names of files in the bucket begin with.
-const filePrefix = "file-"
+// label is what control makes the key of the file of. It names the content, so only a node that has the
+// file, or a copy that needs it, can ask for the key.
+func (n need) label() string { return "file-" + n.Sum }
 
-// object is the name of the file in the bucket.
-func (n need) object() string { return filePrefix + n.Sum }
+// object is the name of the file in the bucket. It follows from the key, so the bucket's list helps
+// nobody to ask for one.
+func (n need) object(key vault.Key) string {
+	name := hmac.New(sha256.New, key.Reveal())
+	_, _ = name.Write([]byte("name in the bucket")) // it never fails
+	return "file-" + hex.EncodeToString(name.Sum(nil))
+}
 
 // files are those that many copies need: root file systems and agents.
 type files struct {
@@ -75,12 +84,8 @@ type files struct {
 func (f *files) send(ctx context.Context, dir string, of node.Files, volumes []held) error {
 	n := needs{Volumes: volumes}
 	for path, to := range map[string]*need{of.Root: &n.Root, of.Agent: &n.Agent} {
-		sum, err := f.sum(path)
-		if err != nil {
-			return err
-		}
-		*to = need{filepath.Base(path), sum}
-		if err := errors.Join(to.check(), f.put(ctx, path, *to)); err != nil {
+		var err error
+		if *to, err = f.offer(ctx, path); err != nil {
 			return err
 		}
 	}
@@ -91,29 +96,42 @@ func (f *files) send(ctx context.Context, dir string, of node.Files, volumes []h
 	return os.WriteFile(filepath.Join(dir, needsFile), raw, 0o600)
 }
 
+// offer has the bucket have a file.
+func (f *files) offer(ctx context.Context, path string) (need, error) {
+	sum, err := f.sum(path)
+	if err != nil {
+		return need{}, err
+	}
+	n := need{filepath.Base(path), sum}
+	if err := n.check(); err != nil {
+		return need{}, err
+	}
+	return n, f.put(ctx, path, n)
+}
+
 // put puts a file into the bucket, unless it is there.
 func (f *files) put(ctx context.Context, path string, n need) error {
 	_, err, _ := f.one.Do("put "+n.Sum, func() (any, error) {
-		if g, err := f.d.Vault.Head(ctx, n.object()); err == nil && g != (vault.Generation{}) {
-			return nil, nil
-		}
 		key, err := f.key(ctx, n)
 		if err != nil {
 			return nil, err
+		}
+		if g, err := f.d.Vault.Head(ctx, n.object(key)); err == nil && g != (vault.Generation{}) {
+			return nil, nil
 		}
 		info, err := os.Stat(path)
 		if err != nil {
 			return nil, err
 		}
 		tree := []vault.File{{Name: n.Name, Mode: fileMode, Size: info.Size(), Open: func() (*os.File, error) { return os.Open(path) }}}
-		_, err = f.d.Vault.Save(ctx, n.object(), key, vault.Generation{Epoch: fileEpoch, Seq: 1}, tree)
+		_, err = f.d.Vault.Save(ctx, n.object(key), key, vault.Generation{Epoch: fileEpoch, Seq: 1}, tree)
 		return nil, err
 	})
 	return err
 }
 
 func (f *files) key(ctx context.Context, n need) (vault.Key, error) {
-	raw, err := f.d.Rights.FileKey(ctx, f.d.ID, n.object())
+	raw, err := f.d.Rights.FileKey(ctx, f.d.ID, n.label())
 	if err != nil {
 		return vault.Key{}, err
 	}
@@ -172,26 +190,18 @@ func (f *files) get(ctx context.Context, n need) (string, error) {
 		if _, err := os.Lstat(path); err == nil {
 			return nil, nil
 		}
-		key, err := f.key(ctx, n)
-		if err != nil {
-			return nil, err
-		}
 		next := dir + durable.NewSuffix
 		if err := os.RemoveAll(next); err != nil {
 			return nil, err
 		}
-		if _, err := f.d.Vault.Load(ctx, n.object(), key, next); err != nil {
-			return nil, fmt.Errorf("get %s, which the copy needs: %w", n.Name, err)
+		came, err := f.load(ctx, n, next)
+		if err != nil {
+			return nil, err
 		}
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
 		}
-		// Another node may have called it by another name.
-		entries, err := os.ReadDir(next)
-		if err != nil || len(entries) != 1 {
-			return nil, errors.Join(fmt.Errorf("%s has %d files in the bucket", n.Name, len(entries)), err)
-		}
-		if err := os.Rename(filepath.Join(next, entries[0].Name()), path); err != nil {
+		if err := os.Rename(came, path); err != nil {
 			return nil, err
 		}
 		return nil, errors.Join(os.Remove(next), durable.Sync(dir))
@@ -204,4 +214,53 @@ func (f *files) get(ctx context.Context, n need) (string, error) {
 		err = errors.Join(fmt.Errorf("%s is damaged", path), os.Remove(path))
 	}
 	return path, err
+}
+
+// load brings a file into a directory of its own, and returns its path: another node may have
+// called it by another name.
+func (f *files) load(ctx context.Context, n need, dir string) (string, error) {
+	key, err := f.key(ctx, n)
+	if err != nil {
+		return "", err
+	}
+	// A node of an earlier release called it by its content, and encrypted it for that name.
+	_, err = f.d.Vault.Load(ctx, n.object(key), key, dir)
+	if errors.Is(err, vault.ErrNotFound) {
+		_, err = f.d.Vault.Load(ctx, n.label(), key, dir)
+	}
+	if err != nil {
+		return "", fmt.Errorf("get %s, which the copy needs: %w", n.Name, err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 {
+		return "", errors.Join(fmt.Errorf("%s has %d files in the bucket", n.Name, len(entries)), err)
+	}
+	return filepath.Join(dir, entries[0].Name()), nil
+}
+
+// into is load for a file that leaves the directory. Its content is proved.
+func (f *files) into(ctx context.Context, n need, dir string) (string, error) {
+	path, err := f.load(ctx, n, filepath.Join(dir, n.Sum))
+	if err != nil {
+		return "", err
+	}
+	sum, err := sumOf(path)
+	if err == nil && sum != n.Sum {
+		err = fmt.Errorf("%s is damaged in the bucket", n.Name)
+	}
+	return path, err
+}
+
+// sumOf is the SHA-256 of a file, hexadecimal.
+func sumOf(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return "", fmt.Errorf("read %s: %w", path, err)
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
 }

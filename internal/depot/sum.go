@@ -1,6 +1,7 @@
 package depot
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -13,6 +14,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,17 +24,19 @@ import (
 
 // The content of a file decides whether a copy can use it. A root file system has hundreds of
 // megabytes, and nobody should wait until all are read. So sums outlast the process. What
-// sandboxes of other nodes need is read before their copies come.
+// sandboxes of other nodes may need is read before their copies come.
 
 const (
 	// sumsFile, in the directory of files that came, remembers the sums of all.
 	sumsFile = "sums.json"
 	// sumsMax bounds it, in bytes, and sumsMost its entries. Beyond that, files are read again.
 	sumsMax, sumsMost = 4 << 20, 4096
-	// learnEvery is how often the bucket is asked which files copies need.
+	// learnEvery is how often the node looks for files that it has not read.
 	learnEvery = 30 * time.Second
-	// learnMost is how many of them are looked at. The others are read when a copy needs them.
-	learnMost = 1000
+	// learnMost is how many bytes of them it reads. The others are read when a copy needs them.
+	learnMost = 2 << 30
+	// rootSuffix is that of root file systems and agents.
+	rootSuffix = ".erofs"
 )
 
 // A stamp is what a file is known by, and its sum. A file with another stamp has another content.
@@ -156,10 +160,10 @@ func parseStamps(raw []byte) (map[string]stamp, error) {
 	return all, nil
 }
 
-// learn reads the files of this host that copies of other nodes need, until ctx ends: then a copy
-// that comes waits for none.
+// learn reads the files of this host that copies of other nodes may need, until ctx ends: then a
+// copy that comes waits for none. Nobody tells a node what is in the bucket, so it begins with those
+// that were used last.
 func (f *files) learn(ctx context.Context) {
-	learned := map[string]bool{}
 	for look := time.NewTimer(0); ; look.Reset(learnEvery) {
 		select {
 		case <-look.C:
@@ -167,55 +171,45 @@ func (f *files) learn(ctx context.Context) {
 			look.Stop()
 			return
 		}
-		if f.d.node.Receiving() { // what comes has the processors
-			continue
-		}
-		objects, err := f.d.Vault.ListOf(ctx, filePrefix)
-		if err != nil {
-			slog.DebugContext(ctx, "nobody knows which files copies need", "err", err)
-			continue
-		}
-		before := learned
-		learned = map[string]bool{}
-		for _, object := range objects[:min(learnMost, len(objects))] {
-			if !before[object] && ctx.Err() == nil {
-				if err := f.learnOne(ctx, object); err != nil {
-					slog.DebugContext(ctx, "a file that copies need was not looked at", "file", object, "err", err)
-					continue
-				}
+		for _, path := range lastUsed(f.d.Local, learnMost) {
+			if ctx.Err() != nil || f.d.node.Receiving() { // what comes has the processors
+				break
 			}
-			learned[object] = true
+			if _, err := f.sum(path); err != nil {
+				slog.DebugContext(ctx, "a file that copies may need was not read", "file", path, "err", err)
+			}
 		}
 	}
 }
 
-// learnOne reads a file of this host that may be the one in the bucket.
-func (f *files) learnOne(ctx context.Context, object string) error {
-	n := need{Sum: object[len(filePrefix):]}
-	if !sumForm.MatchString(n.Sum) {
-		return fmt.Errorf("%.80q is no file", object)
+// lastUsed are the files of directories that were read last, which have a number of bytes together
+// at most.
+func lastUsed(dirs []string, most int64) (paths []string) {
+	type file struct {
+		path string
+		used int64
+		size int64
 	}
-	key, err := f.key(ctx, n)
-	if err != nil {
-		return err
-	}
-	c, err := f.d.Vault.Open(ctx, object, key)
-	if err != nil {
-		return err
-	}
-	for _, there := range c.Files() {
-		if n.Name = there.Name; n.check() != nil {
-			continue
+	var all []file
+	for _, dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue // nothing is there yet
 		}
-		for _, dir := range append([]string{filepath.Join(f.d.Dir, n.Sum)}, f.d.Local...) {
-			path := filepath.Join(dir, n.Name)
-			if info, err := os.Stat(path); err != nil || info.Size() != there.Size {
-				continue
-			}
-			if _, err := f.sum(path); err != nil {
-				return err
+		for _, e := range entries {
+			path := filepath.Join(dir, e.Name())
+			var st unix.Stat_t
+			if filepath.Ext(path) == rootSuffix && unix.Lstat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
+				all = append(all, file{path, max(st.Atim.Nano(), st.Mtim.Nano()), st.Size})
 			}
 		}
 	}
-	return nil
+	slices.SortFunc(all, func(a, b file) int { return cmp.Compare(b.used, a.used) })
+	for _, one := range all {
+		if most -= one.size; most < 0 {
+			break
+		}
+		paths = append(paths, one.path)
+	}
+	return paths
 }

@@ -189,6 +189,22 @@ func (d *Depot) saveVolume(ctx context.Context, id string) error {
 	})
 }
 
+// FetchTemplate brings a volume that never changes, and that another node had. One that is here
+// stays, in whichever epoch it came.
+func (d *Depot) FetchTemplate(ctx context.Context, id string) error {
+	return d.inTurn(ctx, fleet.VolumeObject(id), func(ctx context.Context) error {
+		here, err := d.node.Travels().Epoch(id)
+		if err != nil || here > 0 {
+			return err
+		}
+		epoch, _, err := d.right(ctx, fleet.VolumeObject(id))
+		if err != nil {
+			return err
+		}
+		return d.FetchVolumes(ctx, []fleet.Volume{{ID: id, Epoch: epoch}})
+	})
+}
+
 // FetchVolumes brings volumes of an order that other nodes had, and that no sandbox had since.
 func (d *Depot) FetchVolumes(ctx context.Context, all []fleet.Volume) error {
 	for _, v := range all {

@@ -143,6 +143,9 @@ var calls = map[string]func(ctx context.Context, n Node, in *arguments) (any, er
 	"SaveSnapshot": func(ctx context.Context, n Node, in *arguments) (any, error) {
 		return nothing{}, n.SaveSnapshot(ctx, in.ID)
 	},
+	"SaveBuilt": func(ctx context.Context, n Node, in *arguments) (any, error) {
+		return nothing{}, n.SaveBuilt(ctx, in.Ref)
+	},
 	"LeaveVolume": func(ctx context.Context, n Node, in *arguments) (any, error) {
 		return nothing{}, n.LeaveVolume(ctx, in.ID, in.Epoch)
 	},

@@ -399,6 +399,11 @@ func (c *Client) SaveSnapshot(ctx context.Context, id string) error {
 	return c.do(ctx, "SaveSnapshot", arguments{ID: id}, nil)
 }
 
+// SaveBuilt implements [Mover].
+func (c *Client) SaveBuilt(ctx context.Context, ref string) error {
+	return c.do(ctx, "SaveBuilt", arguments{Ref: ref}, nil)
+}
+
 // LeaveVolume implements [Mover].
 func (c *Client) LeaveVolume(ctx context.Context, id string, epoch uint64) error {
 	return c.do(ctx, "LeaveVolume", arguments{ID: id, Epoch: epoch}, nil)

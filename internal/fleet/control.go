@@ -2,6 +2,8 @@ package fleet
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"net/http"
 	"regexp"
@@ -74,9 +76,11 @@ type Control interface {
 	// Claim says with which key a node encrypts what the bucket has of a machine of its, and
 	// since which epoch it has the machine. One that another node has is a Conflict. The same
 	// holds for a volume, whose name is its VolumeObject. A snapshot is a SnapshotObject. The node
-	// that made it may claim it, and one that is about to begin a sandbox from it.
+	// that made it may claim it, and one that is about to begin a sandbox from it. An image that was
+	// built or loaded is claimed by its reference. Its node may claim it, and one that needs it now.
 	Claim(ctx context.Context, node, machine string) (Claim, error)
-	// FileKey is the key of a file that many machines share, by its name in the bucket.
+	// FileKey is the key of a file that many machines share. The name is file- and the SHA-256 of its
+	// content, which the bucket does not say. A node that knows it has the file, or may have it.
 	FileKey(ctx context.Context, node, name string) ([]byte, error)
 	// Certify returns the next certificate of a node, in PEM, for a request in DER (PKCS #10).
 	// Control signs for the id in the certificate of the caller alone. A certificate without an
@@ -118,6 +122,15 @@ var SnapshotForm = regexp.MustCompile(`^` + snapshotObject + `([a-z0-9]{1,64})$`
 
 // SnapshotObject is the name of a snapshot in the bucket.
 func SnapshotObject(id string) string { return snapshotObject + id }
+
+// ImageForm is the name of an image in the bucket that was built or loaded.
+var ImageForm = regexp.MustCompile(`^image-[0-9a-f]{64}$`)
+
+// ImageObject is the name of such an image in the bucket, by its reference.
+func ImageObject(ref string) string {
+	sum := sha256.Sum256([]byte(ref))
+	return "image-" + hex.EncodeToString(sum[:])
+}
 
 // nameNotJoined is the name of ErrNotJoined on the way.
 const nameNotJoined = "NODE_NOT_JOINED"

@@ -50,7 +50,13 @@ type Order struct {
 	// From is the id of a snapshot that the sandbox goes on from, with its
 	// image and memory, whatever else is said here; empty boots the image.
 	From string
+	// Archived says that its files are in an archive, as far as control knows. Revive alone reads it.
+	Archived bool `json:",omitempty"`
 }
+
+// ArchiveFile is the file of a copy in the bucket that has the files of an archived sandbox. No
+// other copy has it.
+const ArchiveFile = "files.tar"
 
 // Issuer is the authority of a sandbox. Those from before each had its own have
 // that of their workspace.
@@ -292,7 +298,8 @@ type Mover interface {
 	// it, and wakes with memory and processes when somebody asks for it, or soon if it ran. Revive
 	// returns when the copy was made. used is when the sandbox was used last, as far as that is
 	// known. What it did after the copy is lost, and its owner hears of that. One that is here
-	// is no error. One of which the bucket has nothing is NotFound. So is one that would
+	// is no error. If the bucket has an archive of it, it is archived then. If control does not know
+	// of that, it comes out of the archive at once. One of which the bucket has nothing is NotFound. So is one that would
 	// lose something on a node whose sandboxes do not go back.
 	Revive(ctx context.Context, o Order, used time.Time, ran bool) (made time.Time, err error)
 	// SaveVolume has the bucket have a volume that no sandbox has, as it is. One that is in use
@@ -302,6 +309,9 @@ type Mover interface {
 	// SaveSnapshot has the bucket have a snapshot. A platform without a bucket is Unsupported.
 	// One that neither the node nor the bucket has is NotFound.
 	SaveSnapshot(ctx context.Context, id string) error
+	// SaveBuilt has the bucket have an image that was built or loaded, by its reference. A platform
+	// without a bucket is Unsupported. One that neither the node nor the bucket has is NotFound.
+	SaveBuilt(ctx context.Context, ref string) error
 	// LeaveVolume removes a volume that the node has in an earlier epoch: another node has it.
 	// One that is not there is no error.
 	LeaveVolume(ctx context.Context, id string, epoch uint64) error

@@ -253,6 +253,9 @@ func (b buildImages) Pin(ctx context.Context, ref string) (string, error) {
 
 // ensure has an image here.
 func (b buildImages) ensure(ctx context.Context, base fleet.Base) (disk.Image, error) {
+	if err := b.h.bring(ctx, base.Ref); err != nil {
+		return disk.Image{}, err
+	}
 	return b.h.images.EnsureFor(ctx, base.Ref, diskLogin(base.Login), showProgress(b.h.o.Output, base.Ref))
 }
 
@@ -264,6 +267,9 @@ func (b buildImages) Ensure(ctx context.Context, base fleet.Base) (string, error
 
 // Export implements [builder.Images].
 func (b buildImages) Export(ctx context.Context, base fleet.Base, w io.Writer) error {
+	if err := b.h.bring(ctx, base.Ref); err != nil {
+		return err
+	}
 	_, err := b.h.images.Export(ctx, base.Ref, diskLogin(base.Login), w)
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -45,6 +46,7 @@ func (h *Host) openDepot(ctx context.Context) error {
 	local := []string{filepath.Join(h.o.ImagesDir, "images"), filepath.Join(h.o.Data, "agents", "images")}
 	h.depot, err = depot.New(depot.Options{
 		Vault: v, Rights: h.o.Rights, ID: h.o.ID, After: h.o.RemoteAfter, Every: h.o.RemoteEvery, Dir: filepath.Join(h.o.Data, "foreign"), Local: local,
+		Images: h.images,
 	}, h.node)
 	if err != nil {
 		return err
@@ -81,6 +83,9 @@ func (n Node) Depart(ctx context.Context, uid string) error {
 	if n.depot == nil {
 		return errNoBucket
 	}
+	if n.Rests(uid) {
+		return nil // the bucket has it as it is
+	}
 	return n.depot.Depart(ctx, uid)
 }
 
@@ -89,7 +94,11 @@ func (n Node) Revive(ctx context.Context, o fleet.Order, used time.Time, ran boo
 	if n.depot == nil {
 		return time.Time{}, errNoBucket
 	}
-	return n.depot.Revive(ctx, o, used, ran)
+	at, err := n.depot.Revive(ctx, o, used, ran)
+	if err == nil && n.Buried(&o) {
+		err = n.Unarchive(ctx, o)
+	}
+	return at, err
 }
 
 // SaveVolume implements [fleet.Mover].
@@ -106,6 +115,45 @@ func (n Node) SaveSnapshot(ctx context.Context, id string) error {
 		return errNoBucket
 	}
 	return n.depot.SaveSnapshot(ctx, id)
+}
+
+// SaveBuilt implements [fleet.Mover].
+func (n Node) SaveBuilt(ctx context.Context, ref string) error {
+	if n.depot == nil {
+		return errNoBucket
+	}
+	return n.depot.SaveBuilt(ctx, ref)
+}
+
+// CheckImage implements [fleet.Node]: what another node built may come.
+func (n Node) CheckImage(ctx context.Context, ref string) error {
+	err := n.Node.CheckImage(ctx, ref)
+	if err == nil || n.depot == nil || !strings.HasPrefix(ref, doze.BuiltPrefix) {
+		return err
+	}
+	has, none := n.depot.HasBuilt(ctx, ref)
+	if has {
+		return nil
+	}
+	return errors.Join(err, none)
+}
+
+// bring has an image here that another node built.
+func (h *Host) bring(ctx context.Context, ref string) error {
+	if !strings.HasPrefix(ref, doze.BuiltPrefix) || h.depot == nil || h.images.HasBuilt(ref) {
+		return nil
+	}
+	return h.depot.FetchBuilt(ctx, ref)
+}
+
+// MakeVolume implements [fleet.Node]: a template that another node had comes first.
+func (n Node) MakeVolume(ctx context.Context, id string, size doze.Megabytes, from string) error {
+	if n.depot != nil && from != "" {
+		if err := n.depot.FetchTemplate(ctx, from); err != nil {
+			return err
+		}
+	}
+	return n.Node.MakeVolume(ctx, id, size, from)
 }
 
 // Create implements [fleet.Node]: volumes and the snapshot that other nodes had come first.

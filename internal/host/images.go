@@ -98,8 +98,11 @@ func (h *Host) buildWanted(ctx context.Context) error {
 	return nil
 }
 
-// fetchImage has an image here, pulled if it is not there yet.
+// fetchImage has an image here. One that is not here yet is pulled, or comes from the bucket.
 func (h *Host) fetchImage(ctx context.Context, ref string, login *fleet.Login) (node.Image, error) {
+	if err := h.bring(ctx, ref); err != nil {
+		return node.Image{}, err
+	}
 	image, err := h.images.EnsureFor(ctx, ref, diskLogin(login), showProgress(h.o.Output, ref))
 	config := image.ImageConfig
 	config.Labels = nil // records of sandboxes need none

@@ -71,7 +71,7 @@ func (h holdings) names(id string) bool {
 	if m := fleet.VolumeForm.FindStringSubmatch(id); m != nil {
 		return h.volumes[m[1]]
 	}
-	return fleet.FileForm.MatchString(id) || slices.Contains(h.machines, id)
+	return fleet.FileForm.MatchString(id) || fleet.ImageForm.MatchString(id) || slices.Contains(h.machines, id)
 }
 
 // tell says what is to be done next, and when the bucket has what.

@@ -23,6 +23,9 @@ const (
 	stayLook, stayMost = time.Second, time.Minute
 )
 
+// errNoFetch is for a node without the bucket.
+var errNoFetch = doze.Errorf(doze.Unavailable, "the sandbox is in the bucket of copies, which its node has not: its operator names one with --remote and --remote-credentials")
+
 // errNotFetched is why memory is not here yet.
 var errNotFetched = errors.New("its memory did not come from the bucket of copies")
 
@@ -53,6 +56,9 @@ func (n *Node) Revive(_ context.Context, o fleet.Order, record []byte, used time
 	}
 	if err := n.sameDriver("the sandbox", s.Driver); err != nil {
 		return at, err
+	}
+	if s.Archive {
+		return n.reviveArchive(o, &s, used)
 	}
 	if err := n.mayLose(&s, used); err != nil {
 		return at, err
@@ -148,7 +154,7 @@ func (b *Box) resort(made, now time.Time) (lost string) {
 func (b *Box) receive(ctx context.Context) (machine.Machine, error) {
 	n, uid := b.n, b.order.UID
 	if n.Fetch == nil {
-		return nil, doze.Errorf(doze.Unavailable, "the sandbox is in the bucket of copies, which its node has not: its operator names one with --remote and --remote-credentials")
+		return nil, errNoFetch
 	}
 	began := time.Now()
 	has, err := n.Fetch(ctx, uid)

@@ -52,10 +52,13 @@ func (c *chest) copy(p *process, uid string) (at time.Time) {
 	}
 	_, at, err = p.Needs(uid)
 	to := filepath.Join(c.dir, uid)
-	if err = errors.Join(err, os.RemoveAll(to), os.CopyFS(to, os.DirFS(dir)), done()); err != nil {
+	if err = errors.Join(err, os.RemoveAll(to), os.CopyFS(to, os.DirFS(dir))); err != nil {
 		p.h.t.Fatal(err)
 	}
 	p.Copied(uid, at)
+	if err := done(); err != nil {
+		p.h.t.Fatal(err)
+	}
 	return at
 }
 

@@ -21,7 +21,7 @@ import (
 const (
 	// filesName is the archive in the directory of a sandbox: the files that
 	// differ from its image.
-	filesName = "files.tar"
+	filesName = fleet.ArchiveFile
 	// processesName are the processes that an archived sandbox had. While the
 	// file is there, they are not started again.
 	processesName = "processes.json"
@@ -105,6 +105,7 @@ func (n *Node) pack(ctx context.Context, b *Box) error {
 	if err := os.Rename(half, n.filesName(uid)); err != nil {
 		return err
 	}
+	b.forgetCopy() // what the bucket has is older
 	// It is complete; a crash after this line leaves an archived sandbox.
 	if err := n.save(b, doze.Archived, ""); err != nil {
 		return fmt.Errorf("write the record: %w", err)
@@ -237,6 +238,9 @@ func (n *Node) unpack(ctx context.Context, b *Box, o fleet.Order) (err error) {
 		_ = b.move(doze.Stayed, "") // or it is being deleted
 		return nil
 	})
+	if err := n.unearth(ctx, b); err != nil {
+		return err
+	}
 	if err := n.rebuild(ctx, b, o, &u); err != nil {
 		return err
 	}
@@ -275,6 +279,7 @@ func (n *Node) rebuild(ctx context.Context, b *Box, o fleet.Order, u *undo) (err
 	if err := b.agent().Unpack(ctx, files); err != nil {
 		return fmt.Errorf("unpack the files: %w", err)
 	}
+	b.forgetCopy() // it has no memory
 	// A crash after this line leaves a sandbox that is adopted.
 	if err := n.save(b, doze.Running, ""); err != nil {
 		return fmt.Errorf("write the record: %w", err)

@@ -46,6 +46,9 @@ func (n *Node) Copyable() (all []Copyable) {
 		if awake {
 			c.Since = b.spent.since
 		}
+		if b.archivable() && b.copied.IsZero() { // it does not change: nothing is gained by waiting
+			ok, c.Since, c.State = true, time.Time{}, filesName+" "+b.outdated.String()
+		}
 		b.mu.Unlock()
 		if ok && (!awake || n.light(&b.order)) {
 			all = append(all, c)
@@ -79,6 +82,10 @@ func (n *Node) CopyDeparting(ctx context.Context, uid string) (dir string, needs
 		return "", needs, nil, errUnknown
 	}
 	b.mu.Lock()
+	if b.state.Is(doze.Archived) {
+		b.mu.Unlock()
+		return n.CopyOut(ctx, uid) // control alone takes it out, and moves it now
+	}
 	if !b.state.Is(copied...) {
 		err = doze.Errorf(doze.Conflict, "the sandbox is %s: only one that runs or sleeps can move", b.state.Phase().Status())
 	}
@@ -259,11 +266,28 @@ func (n *Node) CopyOut(ctx context.Context, uid string) (dir string, needs Files
 	if b == nil {
 		return "", needs, nil, errUnknown
 	}
+	if b.phase() == doze.Archived {
+		return n.archiveOut(ctx, b)
+	}
 	s, err := b.copyTo(ctx, &n.away, uid)
 	if err != nil {
 		return "", needs, nil, err
 	}
 	return n.away.dir(uid), Files{s.Image.Path, s.Agent, lasting(&b.order)}, func() error { return n.away.drop(uid) }, nil
+}
+
+// archiveOut is CopyOut for an archived box.
+func (n *Node) archiveOut(ctx context.Context, b *Box) (dir string, needs Files, done func() error, err error) {
+	ctx, cancel := b.life.bound(ctx)
+	defer cancel()
+	if err := b.turn.take(ctx); err != nil {
+		return "", needs, nil, err
+	}
+	defer b.unlock()
+	if needs, err = n.copyArchive(b); err != nil {
+		return "", needs, nil, err
+	}
+	return n.away.dir(b.order.UID), needs, func() error { return n.away.drop(b.order.UID) }, nil
 }
 
 // Has reports whether a sandbox is on this node.
@@ -326,15 +350,23 @@ func (n *Node) ReviveNow(ctx context.Context, o fleet.Order, has Files, used tim
 }
 
 // Copied takes note that the bucket has a copy of a sandbox, whose memory is of a moment. If
-// nothing newer is left here after a crash, the sandbox goes on from there.
+// nothing newer is left here after a crash, the sandbox goes on from there. The copy is still here.
 func (n *Node) Copied(uid string, at time.Time) {
 	b := n.box(uid)
 	if b == nil {
 		return
 	}
+	s, err := n.away.read(uid)
+	archived := err == nil && s.Archive
 	b.mu.Lock()
-	b.copied, b.received = at, false
+	current := archived == b.state.Is(doze.Archived) // else it went into its archive meanwhile, or out
+	if current {
+		b.copied, b.received = at, false
+	}
 	b.mu.Unlock()
+	if !current {
+		return
+	}
 	b.writeDown()
 }
 

@@ -49,6 +49,7 @@ type Box struct {
 	absent     *absence        // written with turn and mu held; nil if its memory is here
 	copied     time.Time       // guarded by mu; of when its newest copy in the bucket is; zero without one
 	received   bool            // guarded by mu; its checkpoint is that copy
+	outdated   time.Time       // guarded by mu; since when what the bucket had is older than it, in this process
 	stranger   bool            // guarded by the turn; its agent has not been told that it is on this node
 	// copying ends the copy of its volumes that a wake would wait for; nil without one. Guarded
 	// by mu.

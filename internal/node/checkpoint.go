@@ -82,7 +82,7 @@ func (c *checkpoint) fallBack(m machine.Machine, now time.Time) (lost string) {
 
 // settled are the phases in which the record of a box says what the box is. In
 // the others somebody is about to write it, and it will have the setback.
-var settled = []doze.Phase{doze.Running, doze.Suspending, doze.Standby, doze.Waking, doze.Disabled, doze.Failed}
+var settled = []doze.Phase{doze.Running, doze.Suspending, doze.Standby, doze.Waking, doze.Disabled, doze.Archived, doze.Failed}
 
 // writeDown writes the record of a box after something of it changed that is no phase.
 func (b *Box) writeDown() {

@@ -60,6 +60,7 @@ var orderFields = map[string]struct {
 	"Network":      {without: "the host obeys it outside of the machine"},
 	"Authority":    {without: "the agent gets its certificate when it is identified"},
 	"From":         {later: []string{"From"}},
+	"Archived":     {without: "it says what control knows, and Revive alone reads it"},
 }
 
 // TestOrderReachesConfig: nobody adds a field to an order that no configuration has, or

@@ -46,6 +46,13 @@ func (w whole) SaveSnapshot(_ context.Context, id string) error {
 	return err
 }
 
+func (w whole) SaveBuilt(_ context.Context, ref string) error {
+	if _, there := w.Builder.(*fleettest.Builder).Image(ref); !there {
+		return doze.Errorf(doze.NotFound, "no such image")
+	}
+	return nil
+}
+
 // TestFleet: a node keeps the promises of the contract, to who is in the same
 // process and to a client over the network.
 func TestFleet(t *testing.T) {

@@ -202,7 +202,7 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	b.absent, b.copied = r.Absent, r.Copied
 	n.openDrives(b, savedMounts(r.Drives))
 	switch {
-	case r.Archived:
+	case r.Archived && r.Absent == nil:
 		_, err = os.Stat(n.filesName(uid))
 	case r.Absent != nil:
 		n.wanted.Ring()

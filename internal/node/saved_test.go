@@ -15,7 +15,7 @@ import (
 // be on disk. Who adds a field decides which it is.
 func TestSavedOrder(t *testing.T) {
 	t.Parallel()
-	unsaved := []string{"Env", "Login", "Network"}
+	unsaved := []string{"Env", "Login", "Network", "Archived"}
 	o := fleettest.Full[fleet.Order](t)
 	raw, err := json.Marshal(orderToSave(o))
 	if err != nil {

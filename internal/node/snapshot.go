@@ -26,6 +26,8 @@ type savedSnapshot struct {
 	fixed
 	Bytes int64     `json:"bytes"`       // on disk
 	At    time.Time `json:"at,omitzero"` // of when the memory is; of copies for other nodes
+	// Archive says that the copy has an archive instead of a memory; of copies for other nodes.
+	Archive bool `json:"archive,omitempty"`
 }
 
 // fixed is what a snapshot fixes of a machine: each that goes on from it has the same.

@@ -52,7 +52,7 @@ func (p *Plane) BeginRemote(ctx context.Context, nodes *mtls.Nodes, a edge.Addre
 	if err != nil {
 		return nil, "", err
 	}
-	copies, err := p.copies(ctx)
+	had, err := p.copies(ctx, master)
 	if err != nil {
 		return nil, "", err
 	}
@@ -73,7 +73,7 @@ func (p *Plane) BeginRemote(ctx context.Context, nodes *mtls.Nodes, a edge.Addre
 	r.roster = roster.New(roster.Config{
 		Store: p.Store, Crew: r.crew, Control: control.Link{Server: p.Control}, Quotas: p.quotas, Dial: r.dial, Check: nodes.Check, Met: r.met, Removed: r.removed,
 		TTL: p.settings.Lease.Duration, Grace: p.settings.LeaseGrace.Duration,
-		Copies: copies, Master: master,
+		Copies: had, Master: master,
 		Enrollment: roster.Enrollment{
 			Keys: p.settings.FleetKeys, Egress: instance.EgressFile(p.settings.Data), URL: p.settings.Control, Life: p.settings.NodeCertificate.Duration,
 		},
@@ -90,14 +90,35 @@ func (p *Plane) BeginRemote(ctx context.Context, nodes *mtls.Nodes, a edge.Addre
 	return r, key, nil
 }
 
+// copies is what the bucket of checkpoints has.
+type copies struct {
+	*vault.Vault
+
+	master []byte
+}
+
+// Archived implements [roster.Copies].
+func (c copies) Archived(ctx context.Context, id string) (bool, error) {
+	key, err := vault.Derive(c.master, id)
+	if err != nil {
+		return false, err
+	}
+	names, err := c.Names(ctx, id, key)
+	return slices.Contains(names, fleet.ArchiveFile), err
+}
+
 // copies is what the bucket of checkpoints has, or nil if there is no bucket.
-func (p *Plane) copies(ctx context.Context) (roster.Copies, error) {
+func (p *Plane) copies(ctx context.Context, master []byte) (roster.Copies, error) {
 	bucket, err := drive.Find(ctx, p.settings.RemoteBucket())
 	if err != nil || bucket == nil {
 		return nil, err
 	}
 	client, name := bucket.Client()
-	return vault.New(client, name, vault.Options{})
+	v, err := vault.New(client, name, vault.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return copies{v, master}, nil
 }
 
 // dial returns the client of a node that joins.

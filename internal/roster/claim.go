@@ -2,6 +2,7 @@ package roster
 
 import (
 	"context"
+	"strings"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
@@ -15,7 +16,10 @@ func (r *Roster) Claim(_ context.Context, node, machine string) (fleet.Claim, er
 		return fleet.Claim{}, fleet.ErrNotJoined
 	}
 	if m := fleet.SnapshotForm.FindStringSubmatch(machine); m != nil {
-		return r.claimSnapshot(node, m[1])
+		return r.claimShared(node, crew.Snapshot, m[1], machine)
+	}
+	if strings.HasPrefix(machine, doze.BuiltPrefix) {
+		return r.claimShared(node, crew.Image, machine, fleet.ImageObject(machine))
 	}
 	kind, id := crew.Machine, machine
 	if m := fleet.VolumeForm.FindStringSubmatch(machine); m != nil {
@@ -31,19 +35,19 @@ func (r *Roster) Claim(_ context.Context, node, machine string) (fleet.Claim, er
 	return fleet.Claim{Epoch: r.Crew.Epoch(kind, id), Key: key.Reveal()}, nil
 }
 
-// snapshotEpoch is that of all snapshots, which never change.
-const snapshotEpoch = 1
+// sharedEpoch is that of snapshots and images, which never change.
+const sharedEpoch = 1
 
-// claimSnapshot is Claim for a snapshot.
-func (r *Roster) claimSnapshot(node, id string) (fleet.Claim, error) {
-	if !r.Crew.MayHave(node, id) {
-		return fleet.Claim{}, doze.Errorf(doze.Conflict, "the snapshot %s is on another node, and the node begins no sandbox from it", id)
+// claimShared is Claim for what several nodes may have. object is its name in the bucket.
+func (r *Roster) claimShared(node string, k crew.Kind, id, object string) (fleet.Claim, error) {
+	if !r.Crew.MayHave(node, k, id) {
+		return fleet.Claim{}, doze.Errorf(doze.Conflict, "the %s %.200s is on another node, and this one begins nothing from it", k, id)
 	}
-	key, err := vault.Derive(r.Master, fleet.SnapshotObject(id))
+	key, err := vault.Derive(r.Master, object)
 	if err != nil {
 		return fleet.Claim{}, err
 	}
-	return fleet.Claim{Epoch: snapshotEpoch, Key: key.Reveal()}, nil
+	return fleet.Claim{Epoch: sharedEpoch, Key: key.Reveal()}, nil
 }
 
 // FileKey implements [fleet.Control].

@@ -45,6 +45,7 @@ type yard struct {
 	// drivers say what drives the sandboxes of nodes; removed are nodes that the roster forgot.
 	drivers map[string]string
 	removed []string
+	dialed  func() // called when a node is about to join
 }
 
 // copies is what the bucket has, of which a sweep drops nothing.
@@ -86,7 +87,12 @@ func (y *yard) open() {
 	y.p.Open(true)
 	y.r = roster.New(roster.Config{
 		Store: y.p.Store, Crew: y.crew, Control: control.Link{Server: y.p.Ctl}, Quotas: y.p.Quotas, TTL: ttl, Copies: copies{y.shelf}, Master: []byte("0123456789abcdef0123456789abcdef"),
-		Dial: func(n fleet.NodeInfo) fleet.Node { return y.nodes[n.ID] }, Met: func(fleet.NodeInfo) {},
+		Dial: func(n fleet.NodeInfo) fleet.Node {
+			if y.dialed != nil {
+				y.dialed()
+			}
+			return y.nodes[n.ID]
+		}, Met: func(fleet.NodeInfo) {},
 		Removed: func(id string) { y.removed = append(y.removed, id) },
 	})
 	y.p.Rooms.Nodes.Roster = y.r
@@ -530,6 +536,33 @@ func TestNodesSpeakOfTheirOwn(t *testing.T) {
 	}, "n1", "n2")
 }
 
+// TestRemoveDuringJoin: a node that joins while somebody removes it stays.
+func TestRemoveDuringJoin(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		y.kill("n2")
+		planetest.After(over)
+		removed := make(chan int, 1)
+		y.dialed = func() {
+			y.dialed = nil
+			go func() { removed <- y.p.Do("DELETE", "/platform/nodes/n2", "").Code }()
+			synctest.Wait()
+		}
+		y.join("n2")
+		if code := <-removed; code != 409 {
+			y.t.Errorf("a node that joins is removed: %d", code)
+		}
+		if n, err := y.p.Store.Node(y.t.Context(), "n2"); err != nil {
+			y.t.Errorf("the node that joined is %+v on record: %v", n, err)
+		}
+		y.kill("n2")
+		planetest.After(over)
+		y.want(204, "DELETE", "/platform/nodes/n2", "")
+		y.want(404, "DELETE", "/platform/nodes/n2", "")
+		y.join("n2") // as a new one
+	}, "n1", "n2")
+}
+
 // TestRemoveHome: the first node can go as any other one, with what was made before places
 // were recorded. Another node is the home after it.
 func TestRemoveHome(t *testing.T) {
@@ -723,5 +756,54 @@ func TestDeletedWhileAway(t *testing.T) {
 		if l := y.join("n1"); !slices.Equal(l.Gone, []string{uid}) {
 			t.Errorf("it is to end %v", l.Gone)
 		}
+	}, "n1", "n2")
+}
+
+// TestArchivesOfLostNode: an archived sandbox is archived on another node, if the bucket has its archive.
+// Otherwise it waits for its node: nothing older takes its place. A drain moves archives.
+func TestArchivesOfLostNode(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		machines := y.make("n1", "a", "b")
+		y.nodes["n1"].Shelve(machines["b"]) // its memory, before
+		for name := range machines {
+			y.want(200, "POST", "/sandboxes/"+name+"/archive", "")
+		}
+		planetest.After(time.Minute)
+		phase := func(name, want string) {
+			t.Helper()
+			if got := y.want(200, "GET", "/sandboxes/"+name, ""); !strings.Contains(got, `"status":"`+want+`"`) {
+				t.Errorf("%s is not %s: %s", name, want, got)
+			}
+		}
+		phase("a", "ARCHIVED")
+		phase("b", "ARCHIVED")
+		y.nodes["n1"].Shelve(machines["a"])
+		y.kill("n1")
+		planetest.After(over)
+		phase("a", "ARCHIVED")
+		phase("b", "ARCHIVED")
+		if a, b := y.crew.Of(crew.Machine, machines["a"]), y.crew.Of(crew.Machine, machines["b"]); a != "n2" || b != "n1" {
+			t.Errorf("the archive that the bucket has is on %s, the other one on %s", a, b)
+		}
+		y.want(200, "POST", "/sandboxes/a/unarchive", "")
+		planetest.After(time.Minute)
+		phase("a", "DEPLOYED")
+		y.join("n1")
+		planetest.After(time.Minute)
+		y.want(200, "POST", "/sandboxes/a/archive", "")
+		planetest.After(time.Minute)
+		y.want(200, "POST", "/platform/nodes/n2/drain", "")
+		if a := y.crew.Of(crew.Machine, machines["a"]); a != "n1" {
+			t.Errorf("after a drain, an archive is on %s", a)
+		}
+		phase("a", "ARCHIVED")
+		for name := range machines {
+			y.want(200, "POST", "/sandboxes/"+name+"/unarchive", "")
+		}
+		planetest.After(time.Minute)
+		phase("a", "DEPLOYED")
+		phase("b", "DEPLOYED")
 	}, "n1", "n2")
 }

@@ -116,6 +116,9 @@ func (r *Roster) bring(ctx context.Context, l control.Lodger) error {
 		from, put := r.Crew.Of(crew.Machine, o.UID), r.take
 		switch lost, pending, parting := r.unsettled(); {
 		case lost[from]:
+			if stays, err := r.onlyThere(ctx, &o); stays || err != nil {
+				return err
+			}
 		case pending[o.UID]:
 			from, put = "", r.give // it has its place, at which nobody runs it
 		case parting[o.UID]:
@@ -132,6 +135,16 @@ func (r *Roster) bring(ctx context.Context, l control.Lodger) error {
 		}
 		return err
 	})
+}
+
+// onlyThere reports whether the archive of a sandbox is on its node alone. It waits for the node: what
+// the bucket has is older, and must replace nothing.
+func (r *Roster) onlyThere(ctx context.Context, o *fleet.Order) (bool, error) {
+	if !o.Archived {
+		return false, nil
+	}
+	has, err := r.Copies.Archived(ctx, o.UID)
+	return !has, err
 }
 
 // A putter records that a machine goes from one node to another, and reports whether it
@@ -155,7 +168,7 @@ func (r *Roster) settle(ctx context.Context, o fleet.Order, last control.Use, fr
 	}
 	for at := r.Crew.Of(crew.Machine, o.UID); ; {
 		if at == from {
-			next, err := r.Crew.Choose(o.UID, o.Workspace, w)
+			next, err := r.Crew.Allot(o.UID, o.Workspace, w)
 			if err != nil {
 				return err
 			}

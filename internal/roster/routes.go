@@ -146,37 +146,12 @@ func (s *Server) remove(ctx context.Context, q *http.Request) (none httpx.Empty,
 	if err := s.may(ctx); err != nil {
 		return none, err
 	}
-	id := q.PathValue("node")
-	if s.Roster.member(id) != nil {
-		return none, doze.Errorf(doze.Conflict, "the node runs: drain it, and stop it first")
-	}
-	home, err := s.Roster.Store.Setting(ctx, HomeSetting)
-	if err != nil {
-		return none, err
-	}
-	if id == home {
-		if err := s.Roster.moveHome(ctx, id); err != nil {
-			return none, err
-		}
-	}
-	if err := s.Roster.Store.RemoveNode(ctx, id); err != nil {
-		return none, err
-	}
-	s.Roster.Crew.Discard(id)
-	if s.Roster.Removed != nil {
-		s.Roster.Removed(id)
-	}
-	return none, nil
+	return none, s.Roster.remove(ctx, q.PathValue("node"))
 }
 
 // moveHome makes another node the home of things without a place. There must be none: they
-// are on the disk of the home that was.
+// are on the disk of the home that was. Preconditions: the node that was cannot join meanwhile.
 func (r *Roster) moveHome(ctx context.Context, from string) error {
-	_, joined, err := r.joins.Take(ctx, turnOf(from)) // in the order of Join
-	if err != nil {
-		return err
-	}
-	defer joined()
 	_, admitted, err := r.joins.Take(ctx, admitTurn)
 	if err != nil {
 		return err

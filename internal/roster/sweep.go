@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet/crew"
 	"github.com/dozehq/doze/internal/store"
 )
 
@@ -19,6 +20,8 @@ type Copies interface {
 	List(ctx context.Context) (ids []string, err error)
 	// Has reports whether there is a copy of a machine that counts.
 	Has(ctx context.Context, id string) (bool, error)
+	// Archived reports whether the newest copy of a machine has an archive.
+	Archived(ctx context.Context, id string) (bool, error)
 	// Drop removes all of a machine. One that is not there is no error.
 	Drop(ctx context.Context, id string) error
 }
@@ -71,6 +74,10 @@ func (r *Roster) sweepOnce(ctx context.Context) (dropped int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	images, err := r.imageObjects(ctx)
+	if err != nil {
+		return 0, err
+	}
 	for _, id := range ids {
 		if m := fleet.SnapshotForm.FindStringSubmatch(id); m != nil && snapshots[m[1]] {
 			continue
@@ -78,7 +85,7 @@ func (r *Roster) sweepOnce(ctx context.Context) (dropped int, err error) {
 		if m := fleet.VolumeForm.FindStringSubmatch(id); m != nil && disks[m[1]] {
 			continue
 		}
-		if living[id] || fleet.FileForm.MatchString(id) {
+		if living[id] || images[id] || fleet.FileForm.MatchString(id) {
 			continue
 		}
 		if err := r.Copies.Drop(ctx, id); err != nil {
@@ -99,7 +106,7 @@ func (r *Roster) sweepPlaces(ctx context.Context) error {
 	}
 	for _, machine := range all {
 		if !named[machine] {
-			r.Crew.Forget(ctx, machine)
+			r.Crew.Forget(ctx, crew.Machine, machine)
 		}
 	}
 	return nil
@@ -129,6 +136,16 @@ func (r *Roster) tidy(ctx context.Context) error {
 		errs = append(errs, r.Crew.Tidy(ctx, m, there[i], known), r.Crew.TidySnapshots(ctx, m, snapshots[i], taken))
 	}
 	return errors.Join(errs...)
+}
+
+// imageObjects are the names in the bucket of all images on record that were built or loaded.
+func (r *Roster) imageObjects(ctx context.Context) (map[string]bool, error) {
+	refs, err := r.builtRefs(ctx)
+	objects := map[string]bool{}
+	for _, ref := range refs {
+		objects[fleet.ImageObject(ref)] = true
+	}
+	return objects, err
 }
 
 // snapshotIDs are all snapshots on record, also those that are being made.

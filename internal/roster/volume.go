@@ -3,16 +3,19 @@ package roster
 import (
 	"context"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet/crew"
 )
 
 const (
-	// saveEvery is how often control looks for snapshots, and for volumes that no sandbox has,
-	// which the bucket may not have as they are.
+	// saveEvery is how often control looks for what the bucket may not have as it is. Those are
+	// snapshots, images that were built, volume templates, and volumes that no sandbox has.
 	saveEvery = 10 * time.Second
 	// savesMost is how many of them are saved at a time, over all nodes.
 	savesMost = 4
@@ -20,10 +23,11 @@ const (
 	saveRetry = time.Minute
 )
 
-// saveAll has the bucket have all snapshots, and all volumes that no sandbox has, until ctx ends.
-// So a sandbox can get them on another node at once, also when their node is lost.
+// saveAll has the bucket have all snapshots, all images that were built, and all volumes that no
+// sandbox has, until ctx ends. So a sandbox can get them on another node at once, also when their
+// node is lost.
 func (r *Roster) saveAll(ctx context.Context) {
-	failed := map[string]time.Time{} // by volume
+	failed := map[string]time.Time{} // by id
 	for tick := time.NewTicker(saveEvery); ; {
 		select {
 		case <-tick.C:
@@ -32,7 +36,7 @@ func (r *Roster) saveAll(ctx context.Context) {
 			return
 		}
 		if err := r.saveOnce(ctx, failed); err != nil && ctx.Err() == nil {
-			slog.WarnContext(ctx, "nobody knows which volumes and snapshots are to be saved", "err", err)
+			slog.WarnContext(ctx, "nobody knows which volumes, snapshots and images are to be saved", "err", err)
 		}
 	}
 }
@@ -72,7 +76,7 @@ func (r *Roster) saveOnce(ctx context.Context, failed map[string]time.Time) erro
 			failed[id] = time.Now()
 			mu.Unlock()
 			if ctx.Err() == nil && doze.Public(err).Kind != doze.NotFound { // it was deleted meanwhile
-				slog.WarnContext(ctx, "a volume or snapshot is not in the bucket yet", "id", id, "err", err, "again", saveRetry)
+				slog.WarnContext(ctx, "a volume, snapshot or image is not in the bucket yet", "id", id, "err", err, "again", saveRetry)
 			}
 		})
 	}
@@ -80,8 +84,8 @@ func (r *Roster) saveOnce(ctx context.Context, failed map[string]time.Time) erro
 	return nil
 }
 
-// unsaved are the free volumes and the snapshots that the bucket may not have, by id, with what
-// saves each.
+// unsaved is what the bucket may not have, by id, with what saves each: free volumes, snapshots,
+// images and volume templates.
 func (r *Roster) unsaved(ctx context.Context) (map[string]func(context.Context, string) error, error) {
 	all := map[string]func(context.Context, string) error{}
 	volumes, err := r.Store.FreeVolumes(ctx)
@@ -98,11 +102,58 @@ func (r *Roster) unsaved(ctx context.Context) (map[string]func(context.Context, 
 		return nil, err
 	}
 	for _, n := range snapshots {
-		if n.Status == doze.SnapshotReady && !n.Passing && !r.Crew.SnapshotSaved(n.ID) {
-			all[n.ID] = r.Crew.SaveSnapshot
+		if n.Status == doze.SnapshotReady && !n.Passing && !r.Crew.Stored(crew.Snapshot, n.ID) {
+			all[n.ID] = r.storing(crew.Snapshot, fleet.SnapshotObject(n.ID), r.Crew.SaveSnapshot)
+		}
+	}
+	templates, err := r.Store.TemplateDisks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range templates {
+		if !r.Crew.Stored(crew.Volume, id) {
+			all[id] = r.storing(crew.Volume, fleet.VolumeObject(id), r.Crew.SaveVolume)
+		}
+	}
+	refs, err := r.builtRefs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, ref := range refs {
+		if !r.Crew.Stored(crew.Image, ref) {
+			all[ref] = r.storing(crew.Image, fleet.ImageObject(ref), r.Crew.SaveBuilt)
 		}
 	}
 	return all, nil
+}
+
+// builtRefs are the references of all images on record that were built or loaded.
+func (r *Roster) builtRefs(ctx context.Context) ([]string, error) {
+	refs, err := r.Store.ImageRefs(ctx)
+	return slices.DeleteFunc(refs, func(ref string) bool { return !strings.HasPrefix(ref, doze.BuiltPrefix) }), err
+}
+
+// storing has the bucket have what never changes. If the node of it is away, the bucket is asked:
+// a control before this one may have had it saved.
+func (r *Roster) storing(k crew.Kind, object string, save func(context.Context, string) error) func(context.Context, string) error {
+	return func(ctx context.Context, id string) error {
+		if _, here := r.Crew.Member(r.Crew.Of(k, id)); here {
+			err := save(ctx, id)
+			if err == nil {
+				r.Crew.SetStored(k, id)
+			}
+			return err
+		}
+		has, err := r.Copies.Has(ctx, object)
+		if err != nil {
+			return err
+		}
+		if !has {
+			return doze.Errorf(doze.Unavailable, "its node is away")
+		}
+		r.Crew.SetStored(k, id)
+		return nil
+	}
 }
 
 // follow records that the volumes of a machine are where it is. The bucket must have the

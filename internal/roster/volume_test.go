@@ -163,7 +163,7 @@ func TestSnapshotsAreSaved(t *testing.T) {
 			t.Fatal(err)
 		}
 		planetest.After(time.Minute)
-		if !y.crew.SnapshotSaved(made.ID) {
+		if !y.crew.Stored(crew.Snapshot, made.ID) {
 			t.Error("a snapshot is not saved")
 		}
 		object := fleet.SnapshotObject(made.ID)
@@ -178,6 +178,134 @@ func TestSnapshotsAreSaved(t *testing.T) {
 		y.want(200, "POST", "/sandboxes/a/fork", `{"targetName":"b","targetType":"sandbox","snapshotId":"`+made.ID+`"}`)
 		if n := y.nodes["n2"].Count(); n != 1 {
 			t.Errorf("the other node has %d sandboxes", n)
+		}
+	}, "n1", "n2")
+}
+
+// build builds an image, and returns what its tag means.
+func (y *yard) build() string {
+	y.t.Helper()
+	b := planetest.Want[doze.Build](y.p, 200, "POST", "/builds", `{"name":"own-app"}`)
+	y.p.Upload(b.UploadURL, planetest.Tar(map[string]string{"Dockerfile": "FROM doze/slim\n"}))
+	if b = y.p.Ended(b.ID); b.Status != doze.BuildBuilt {
+		y.t.Fatalf("the build is %+v", b)
+	}
+	refs, err := y.p.Store.ImageRefs(y.t.Context())
+	if err != nil || len(refs) != 1 {
+		y.t.Fatalf("the records name the images %v: %v", refs, err)
+	}
+	return refs[0]
+}
+
+// TestBuiltImagesAreSaved: an image that was built is saved without being asked for. Sandboxes of it
+// begin elsewhere when its node is lost, also with a control that began after that. Then its node
+// can be removed.
+func TestBuiltImagesAreSaved(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		ref := y.build()
+		at := y.crew.Of(crew.Image, ref)
+		other := map[string]string{"n1": "n2", "n2": "n1"}[at]
+		y.nodes[at].Set("save", doze.Errorf(doze.Unavailable, "the bucket does not answer"))
+		planetest.After(time.Minute)
+		if y.crew.Stored(crew.Image, ref) {
+			t.Error("what could not be saved counts as saved")
+		}
+		y.nodes[at].Set("save", nil)
+		planetest.After(2 * time.Minute)
+		if !y.crew.Stored(crew.Image, ref) {
+			t.Error("an image is not saved")
+		}
+		if c, err := y.r.Claim(t.Context(), at, ref); err != nil || len(c.Key) == 0 {
+			t.Errorf("the node that made it has no key: %v", err)
+		}
+		if _, err := y.r.Claim(t.Context(), other, ref); doze.Public(err).Kind != doze.Conflict {
+			t.Errorf("another node gets the key: %v", err)
+		}
+		y.kill(at)
+		planetest.After(over)
+		create := func(name string) {
+			t.Helper()
+			y.p.Create(`{"metadata":{"name":"` + name + `"},"spec":{"runtime":{"image":"own-app"}}}`)
+		}
+		create("a")
+		if n := y.nodes[other].Count(); n != 1 {
+			t.Errorf("the other node has %d sandboxes", n)
+		}
+		y.close()
+		y.open()
+		y.join(other)
+		planetest.After(2 * over)
+		create("b")
+		if n := y.nodes[other].Count(); n != 2 {
+			t.Errorf("with a new control, the other node has %d sandboxes", n)
+		}
+		y.want(204, "DELETE", "/platform/nodes/"+at, "")
+		if now := y.crew.Of(crew.Image, ref); now != other {
+			t.Errorf("the image of a removed node is on %s", now)
+		}
+		create("c")
+		if w := y.p.Do("DELETE", "/platform/nodes/"+other, ""); w.Code != 409 {
+			t.Errorf("the last node is removed: %d", w.Code)
+		}
+		second := planetest.Want[doze.Build](y.p, 200, "POST", "/builds", `{"name":"own-app"}`)
+		y.p.Upload(second.UploadURL, planetest.Tar(map[string]string{"Dockerfile": "FROM doze/slim\n"}))
+		if b := y.p.Ended(second.ID); b.Status != doze.BuildBuilt {
+			t.Errorf("a build after the builder of the workspace was lost: %+v", b)
+		}
+	}, "n1", "n2")
+}
+
+// TestTemplatesAreSaved: a volume template is saved without being asked for. Volumes are made of it
+// elsewhere when its node is lost, or removed, also with a control that began after that.
+func TestTemplatesAreSaved(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		address := y.p.Offer("POST", "/volume_templates?upload=true", planetest.Named("seed"))
+		planetest.Want[any](y.p, 200, "PUT", y.p.Path(address), planetest.Tar(map[string]string{"seed.txt": "grain"}), "Authorization", "", "Content-Type", "application/x-tar")
+		ids, err := y.p.Store.TemplateDisks(t.Context())
+		if err != nil || len(ids) != 1 {
+			t.Fatalf("the records name the disks %v: %v", ids, err)
+		}
+		id := ids[0]
+		at := y.crew.Of(crew.Volume, id)
+		other := map[string]string{"n1": "n2", "n2": "n1"}[at]
+		was, _ := y.content(at, id)
+		planetest.After(time.Minute)
+		if !y.crew.Stored(crew.Volume, id) {
+			t.Error("a template is not saved")
+		}
+		volume := func(name string) {
+			t.Helper()
+			y.want(200, "POST", "/volumes", `{"metadata":{"name":"`+name+`"},"spec":{"template":"seed:latest"}}`)
+		}
+		volume("near")
+		if text, there := y.content(other, id); there {
+			t.Errorf("another node has the template without need: %q", text)
+		}
+		y.kill(at)
+		planetest.After(over)
+		y.close()
+		y.open()
+		y.join(other)
+		planetest.After(2 * over)
+		volume("far")
+		if text, _ := y.content(other, id); text != was || y.crew.Of(crew.Volume, id) != other || was == "" {
+			t.Errorf("the template is on %s, and has %q, not %q", y.crew.Of(crew.Volume, id), text, was)
+		}
+		if epoch := y.crew.Epoch(crew.Volume, id); epoch < 3 {
+			t.Errorf("its epoch is %d, as if it had never been elsewhere", epoch)
+		}
+		if got := y.want(409, "DELETE", "/platform/nodes/"+at, ""); !strings.Contains(got, "volume") {
+			t.Errorf("a node with a volume of its own: %s", got)
+		}
+		y.want(200, "DELETE", "/volumes/near", "")
+		y.join(at)
+		planetest.After(15 * time.Minute)
+		if _, stays := y.content(at, id); stays {
+			t.Error("the node that came back still has the template")
 		}
 	}, "n1", "n2")
 }

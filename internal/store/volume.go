@@ -264,6 +264,17 @@ func (s *Store) Disks(ctx context.Context) (map[string]bool, error) {
 	return known, wrap(err, "read disks")
 }
 
+// TemplateDisks returns the ids of the disks of all versions that are ready. They never change.
+func (s *Store) TemplateDisks(ctx context.Context) (ids []string, err error) {
+	all, err := collect(ctx, s.read, scanVersion, `SELECT `+versionColumns+` FROM volume_template_versions ORDER BY id`)
+	for _, v := range all {
+		if v.Status == doze.VersionReady {
+			ids = append(ids, v.ID)
+		}
+	}
+	return ids, wrap(err, "list the disks of volume templates")
+}
+
 // FreeVolumes returns the ids of the volumes that no sandbox has.
 func (s *Store) FreeVolumes(ctx context.Context) ([]string, error) {
 	ids, err := collect(ctx, s.read, scanText, `SELECT id FROM volumes WHERE phase = $1 AND attached = '' ORDER BY id`, VolumeReady)

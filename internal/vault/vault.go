@@ -204,13 +204,10 @@ func (v *Vault) Check(ctx context.Context) error {
 
 // List returns the ids of all that is in the bucket, in order. A sandbox that was dropped
 // is among them until a sweep after the grace period.
-func (v *Vault) List(ctx context.Context) (ids []string, err error) { return v.ListOf(ctx, "") }
-
-// ListOf is List of the ids that begin with a text.
-func (v *Vault) ListOf(ctx context.Context, begin string) (ids []string, err error) {
-	err = try(ctx, "list", v.prefix+begin, func() error {
+func (v *Vault) List(ctx context.Context) (ids []string, err error) {
+	err = try(ctx, "list", v.prefix, func() error {
 		ids = nil
-		for o, err := range v.page(ctx, v.prefix+begin, "", false) {
+		for o, err := range v.page(ctx, v.prefix, "", false) {
 			if err != nil {
 				return err
 			}
@@ -244,6 +241,23 @@ func (v *Vault) Has(ctx context.Context, id string) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// Names are the files at the top of the newest generation of a sandbox. Without one there are none.
+func (v *Vault) Names(ctx context.Context, id string, key Key) (names []string, err error) {
+	c, err := v.Open(ctx, id, key)
+	if errors.Is(err, ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range c.Files() {
+		if !strings.Contains(f.Name, "/") {
+			names = append(names, f.Name)
+		}
+	}
+	return names, nil
 }
 
 // Drop removes what a sandbox has in the bucket. Nobody can save under the id again.

@@ -105,7 +105,17 @@ func edgeNames() (names []string) {
 }
 
 // start starts a fleet in an empty directory, and waits until all nodes have joined.
-func start(ctx context.Context, dir string, extra ...string) (f *fleet, err error) {
+func start(ctx context.Context, dir string, extra ...string) (*fleet, error) {
+	return startWith(ctx, dir, func(*fleet) error { return nil }, extra...)
+}
+
+// startApart is start of nodes that share no images.
+func startApart(ctx context.Context, dir string, extra ...string) (*fleet, error) {
+	return startWith(ctx, dir, (*fleet).shelves, extra...)
+}
+
+// startWith is start with a last word about the plan.
+func startWith(ctx context.Context, dir string, change func(*fleet) error, extra ...string) (f *fleet, err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("real sandboxes need root")
 	}
@@ -124,7 +134,7 @@ func start(ctx context.Context, dir string, extra ...string) (f *fleet, err erro
 	if err := f.plug(ctx); err != nil {
 		return f, err
 	}
-	if err := f.plan(ctx); err != nil {
+	if err := errors.Join(f.plan(ctx), change(f)); err != nil {
 		return f, err
 	}
 	if err := errors.Join(f.begin(bucketHost), f.begin(recordsHost), f.recorded(ctx)); err != nil {

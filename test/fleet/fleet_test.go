@@ -87,6 +87,14 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
+// TestImages: an image that was built outlives its node.
+func TestImages(t *testing.T) {
+	needsFleet(t)
+	if err := images(t.Context(), t.TempDir(), func(text string) { t.Log(text) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestWire: what is cut in one direction passes in the other one, and all passes when it is
 // healed.
 func TestWire(t *testing.T) {

@@ -6,6 +6,7 @@
 //	fleet takeover  kills a node, and measures how soon its sandboxes answer elsewhere
 //	fleet volumes   has a volume go from node to node, with its sandbox and without
 //	fleet snapshots loses the node of a snapshot, and begins sandboxes from it elsewhere
+//	fleet images    builds an image, loses its node, and begins sandboxes of it elsewhere
 //	fleet drain     drains a node whose sandboxes are asked all the time
 //	fleet upgrade   restarts each process, while sandboxes and the API are asked all the time
 package main
@@ -47,7 +48,7 @@ func command(ctx context.Context, args []string) (err error) {
 	answers := flags.String("answers", "", "`file` for the times of a takeover, as JSON")
 	dir := flags.String("dir", "", "empty `directory` for the fleet, which stays; by default a new one for temporary files, which is removed")
 	if len(args) == 0 {
-		return fmt.Errorf("say what: faults, takeover, volumes, snapshots, drain or upgrade")
+		return fmt.Errorf("say what: faults, takeover, volumes, snapshots, images, drain or upgrade")
 	}
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
@@ -76,6 +77,8 @@ func command(ctx context.Context, args []string) (err error) {
 		return volumes(ctx, *dir, fill, o.say)
 	case "snapshots":
 		return snapshots(ctx, *dir, o.say)
+	case "images":
+		return images(ctx, *dir, o.say)
 	case "drain":
 		d, err := drain(ctx, *dir, o.sandboxes, o.say)
 		fmt.Println(d)
@@ -85,5 +88,5 @@ func command(ctx context.Context, args []string) (err error) {
 		fmt.Println(u)
 		return err
 	}
-	return fmt.Errorf("there is no %q: say faults, takeover, volumes, snapshots, drain or upgrade", args[0])
+	return fmt.Errorf("there is no %q: say faults, takeover, volumes, snapshots, images, drain or upgrade", args[0])
 }

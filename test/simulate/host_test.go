@@ -584,6 +584,9 @@ func (s *shelf) List(context.Context) ([]string, error) {
 // Has implements [roster.Copies].
 func (s *shelf) Has(_ context.Context, uid string) (bool, error) { return s.has(uid), nil }
 
+// Archived implements [roster.Copies]: nobody archives anything here.
+func (*shelf) Archived(context.Context, string) (bool, error) { return false, nil }
+
 // Drop implements [roster.Copies].
 func (s *shelf) Drop(_ context.Context, uid string) error {
 	s.mu.Lock()

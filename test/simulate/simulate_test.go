@@ -293,7 +293,7 @@ func (s *simulation) place() []time.Duration {
 	defer runtime.UnlockOSThread()
 	for i := range all {
 		began := processor()
-		if _, err := c.Choose("another", "main", placement.Want{Memory: sandboxMemory, Image: image}); err != nil {
+		if _, err := c.Choose(placement.Want{Memory: sandboxMemory, Image: image}); err != nil {
 			s.t.Fatal(err)
 		}
 		all[i] = processor() - began

@@ -201,13 +201,13 @@ func TestDriver(t *testing.T) {
 	}
 	c.Remove("n0")
 	for range 3 {
-		at, err := c.Choose("m", "main", placement.Want{Memory: 4096, Driver: c.Driver(c.Of(crew.Machine, "m"))}) // n1 is the fuller one soon
+		at, err := c.Allot("m", "main", placement.Want{Memory: 4096, Driver: c.Driver(c.Of(crew.Machine, "m"))}) // n1 is the fuller one soon
 		if err != nil || at != "n1" {
 			t.Errorf("it goes to %s: %v", at, err)
 		}
 	}
 	c.SetDriver("gone", "third")
-	if _, err := c.Choose("m", "main", placement.Want{Driver: c.Driver("gone")}); doze.Public(err).Kind != doze.Unavailable {
+	if _, err := c.Allot("m", "main", placement.Want{Driver: c.Driver("gone")}); doze.Public(err).Kind != doze.Unavailable {
 		t.Errorf("no node drives sandboxes so: %v", err)
 	}
 	c.Discard("gone")

@@ -17,17 +17,12 @@ import (
 	"github.com/dozehq/doze/internal/placement"
 )
 
-// having returns a node that has an image, or can get it.
-func (c *Crew) having(ref string) (fleet.Node, error) {
-	if c.Of(Image, ref) != "" && c.stays(ref) {
-		return c.node(Image, ref)
-	}
-	return c.any()
-}
-
 // CheckImage implements [fleet.Node].
 func (c *Crew) CheckImage(ctx context.Context, ref string) error {
-	n, err := c.having(ref)
+	if c.waits(ref) {
+		return nil
+	}
+	n, _, err := c.having(ref)
 	if err != nil {
 		return err
 	}
@@ -37,7 +32,10 @@ func (c *Crew) CheckImage(ctx context.Context, ref string) error {
 // FetchImage implements [fleet.Node]. It proves that the image is there to be had: which
 // node will need it, nobody knows yet.
 func (c *Crew) FetchImage(ctx context.Context, ref string, login *fleet.Login) error {
-	n, err := c.having(ref)
+	if c.waits(ref) {
+		return nil
+	}
+	n, _, err := c.having(ref)
 	if err != nil {
 		return err
 	}
@@ -46,7 +44,7 @@ func (c *Crew) FetchImage(ctx context.Context, ref string, login *fleet.Login) e
 
 // PinImage implements [fleet.Node]. Other nodes pull the same bytes when they need them.
 func (c *Crew) PinImage(ctx context.Context, ref string, login *fleet.Login) (fleet.Pinned, error) {
-	n, err := c.any()
+	n, _, err := c.any()
 	if err != nil {
 		return fleet.Pinned{}, err
 	}
@@ -63,14 +61,9 @@ func (c *Crew) ReleaseImage(ctx context.Context, ref string) error {
 	return err
 }
 
-// want is what an order needs of its node, apart from its volumes, which can move.
+// want is what an order needs of its node, apart from what can come from elsewhere.
 func (c *Crew) want(o *fleet.Order) placement.Want {
 	w := placement.Want{Memory: o.Memory, Disk: o.Storage, Image: o.Image}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.stays(o.Image) {
-		w.On = c.of(Image, o.Image)
-	}
 	for _, v := range o.Volumes {
 		if v.ID == "" {
 			w.Disk += v.Size
@@ -119,7 +112,9 @@ func (c *Crew) Create(ctx context.Context, o fleet.Order) error {
 		if err := c.gather(ctx, &o); err != nil {
 			return errors.Join(err, n.Delete(context.WithoutCancel(ctx), o.UID))
 		}
-		defer c.lend(o.From, c.Of(Machine, o.UID))()
+		at := c.Of(Machine, o.UID)
+		defer c.lend(Snapshot, o.From, at)()
+		defer c.lend(Image, c.built(o.Image), at)()
 		return n.Create(ctx, o)
 	})
 }
@@ -255,7 +250,10 @@ func (c *Crew) Unarchive(ctx context.Context, o fleet.Order) error {
 func (c *Crew) MakeVolume(ctx context.Context, id string, size doze.Megabytes, from string) error {
 	w := placement.Want{Disk: size}
 	if from != "" {
-		w.On = c.Of(Volume, from)
+		var err error
+		if w, err = c.nearTemplate(ctx, w, from); err != nil {
+			return err
+		}
 	}
 	n, err := c.place(ctx, Volume, id, w)
 	if err != nil {
@@ -529,11 +527,15 @@ func (c *Crew) Build(ctx context.Context, o fleet.BuildOrder, archive io.Reader,
 	if err != nil {
 		return fleet.Built{}, err
 	}
+	at := c.Of(Builder, o.WorkspaceID)
+	for _, base := range o.Bases {
+		defer c.lend(Image, c.built(base.Ref), at)()
+	}
 	built, err := n.Build(ctx, o, archive, emit)
 	if err != nil {
 		return built, err
 	}
-	return built, c.Move(ctx, Image, built.Ref, c.Of(Builder, o.WorkspaceID))
+	return built, c.Move(ctx, Image, built.Ref, at)
 }
 
 // DropBuilder implements [fleet.Builder].
@@ -564,11 +566,30 @@ func (c *Crew) Builders(ctx context.Context) (map[string]fleet.BuilderUse, error
 
 // SaveImage implements [fleet.Builder].
 func (c *Crew) SaveImage(ctx context.Context, ref string, login *fleet.Login) (io.ReadCloser, error) {
-	n, err := c.having(ref)
+	n, at, err := c.having(ref)
 	if err != nil {
 		return nil, err
 	}
-	return n.SaveImage(ctx, ref, login)
+	back := c.lend(Image, c.built(ref), at)
+	archive, err := n.SaveImage(ctx, ref, login)
+	if err != nil {
+		back()
+		return nil, err
+	}
+	return &borrowed{ReadCloser: archive, back: sync.OnceFunc(back)}, nil
+}
+
+// borrowed is an archive of an image that was lent to the node that sends it.
+type borrowed struct {
+	io.ReadCloser
+
+	back func()
+}
+
+// Close implements [io.Closer].
+func (b *borrowed) Close() error {
+	b.back()
+	return b.ReadCloser.Close()
 }
 
 // LoadImage implements [fleet.Builder].

@@ -82,8 +82,8 @@ type Crew struct {
 	claimed claims                 // guarded by mu
 	limits  map[string]doze.Limits // guarded by mu; by workspace, the empty one has the defaults
 	volumes map[string]*copied     // guarded by mu; by volume
-	saved   map[string]bool        // guarded by mu; snapshots that the bucket has
-	lent    map[loan]int           // guarded by mu; nodes that may have snapshots of others now
+	saved   map[thing]bool         // guarded by mu; what never changes, and the bucket has
+	lent    map[loan]int           // guarded by mu; nodes that may have snapshots and images of others now
 }
 
 var _ fleet.Node = (*Crew)(nil)
@@ -95,7 +95,7 @@ func Open(ctx context.Context, l Ledger, home string, atlas *fleet.Atlas) (*Crew
 	if err != nil {
 		return nil, err
 	}
-	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, held: map[string]things{}, drivers: map[string]string{}, claimed: newClaims(), limits: map[string]doze.Limits{}, volumes: map[string]*copied{}, saved: map[string]bool{}, lent: map[loan]int{}}
+	c := &Crew{ledger: l, atlas: atlas, members: map[string]*Member{}, places: map[thing]Place{}, held: map[string]things{}, drivers: map[string]string{}, claimed: newClaims(), limits: map[string]doze.Limits{}, volumes: map[string]*copied{}, saved: map[thing]bool{}, lent: map[loan]int{}}
 	c.SetHome(home)
 	for _, p := range all {
 		c.settle(p)
@@ -214,8 +214,8 @@ func (c *Crew) Machines() (ids []string) {
 	return ids
 }
 
-// Forget forgets the place of a machine that is gone.
-func (c *Crew) Forget(ctx context.Context, machine string) { c.forget(ctx, Machine, machine) }
+// Forget forgets the place of what is gone.
+func (c *Crew) Forget(ctx context.Context, k Kind, id string) { c.forget(ctx, k, id) }
 
 // Of returns the id of the node that has a thing, or has had it if the thing is gone. It
 // is empty while no node has ever joined.
@@ -248,23 +248,24 @@ func (c *Crew) node(k Kind, id string) (fleet.Node, error) {
 	return nil, errAway(at)
 }
 
-// any returns some node, one that takes what is new if there is one: what it is asked
+// any returns some node and its id, one that takes what is new if there is one: what it is asked
 // for, each can do.
-func (c *Crew) any() (fleet.Node, error) {
+func (c *Crew) any() (n fleet.Node, at string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var some fleet.Node
 	for _, id := range slices.Sorted(maps.Keys(c.members)) {
 		m := c.members[id]
 		if m.Open {
-			return m.Node, nil
+			return m.Node, id, nil
 		}
-		some = cmp.Or(some, m.Node)
+		if n == nil {
+			n, at = m.Node, id
+		}
 	}
-	if some == nil {
-		return nil, fleet.ErrNoNode
+	if n == nil {
+		return nil, "", fleet.ErrNoNode
 	}
-	return some, nil
+	return n, at, nil
 }
 
 // on makes a call that returns something to the node of a thing.
@@ -356,7 +357,7 @@ func split[Out any](c *Crew, k Kind, ids []string, ask func(n fleet.Node, ids []
 	return out, errors.Join(errs...)
 }
 
-// stays reports whether an image is on one node alone: nobody pulls what was built here.
+// stays reports whether an image has a node: nobody pulls what was built here.
 func (c *Crew) stays(ref string) bool { return strings.HasPrefix(ref, doze.BuiltPrefix) }
 
 // choose returns a node for something new.
@@ -378,10 +379,15 @@ func (c *Crew) chooseHeld(w placement.Want) (id string, n fleet.Node, err error)
 	return id, c.members[id].Node, nil
 }
 
-// Choose returns the id of a node for a machine that comes from elsewhere. The machine counts there
-// until the node says the next time what it has. Many that come at the same time do not all go to
+// Choose returns the id of a node for something that comes from elsewhere.
+func (c *Crew) Choose(w placement.Want) (string, error) {
+	id, _, err := c.choose(w)
+	return id, err
+}
+
+// Allot is Choose for a machine. The machine counts there until the node says the next time what it has. Many that come at the same time do not all go to
 // the same node.
-func (c *Crew) Choose(machine, workspace string, w placement.Want) (string, error) {
+func (c *Crew) Allot(machine, workspace string, w placement.Want) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	id, _, err := c.chooseHeld(w)
@@ -494,15 +500,13 @@ func (c *Crew) forget(ctx context.Context, k Kind, id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.unsettle(thing{k, id})
+	delete(c.saved, thing{k, id})
 	switch k {
 	case Volume:
 		delete(c.volumes, id)
-	case Snapshot:
-		delete(c.saved, id)
-	case Machine, Builder, Image:
-	}
-	if k == Machine {
+	case Machine:
 		c.atlas.Drop(id)
+	case Snapshot, Builder, Image:
 	}
 }
 

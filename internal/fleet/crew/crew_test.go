@@ -1,6 +1,7 @@
 package crew_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -381,7 +382,7 @@ func TestSnapshotGoes(t *testing.T) {
 	if err := fork("early"); doze.Public(err).Kind != doze.Unavailable {
 		t.Errorf("a fork elsewhere of what only its node has: %v", err)
 	}
-	if y.MayHave(elsewhere, "snap") {
+	if y.MayHave(elsewhere, crew.Snapshot, "snap") {
 		t.Error("a node may have a snapshot that it does not need")
 	}
 	done(y.SaveSnapshot(ctx, "snap"))
@@ -392,8 +393,8 @@ func TestSnapshotGoes(t *testing.T) {
 	}
 	y.nodes[elsewhere].Set("create", nil)
 	done(fork("far"))
-	if y.Of(crew.Machine, "far") != elsewhere || y.MayHave(elsewhere, "snap") {
-		t.Errorf("a fork is on %s, whose node may have the snapshot still: %t", y.Of(crew.Machine, "far"), y.MayHave(elsewhere, "snap"))
+	if y.Of(crew.Machine, "far") != elsewhere || y.MayHave(elsewhere, crew.Snapshot, "snap") {
+		t.Errorf("a fork is on %s, whose node may have the snapshot still: %t", y.Of(crew.Machine, "far"), y.MayHave(elsewhere, crew.Snapshot, "snap"))
 	}
 	for _, m := range y.Members() {
 		there, err := m.Node.Snapshots(ctx)
@@ -433,6 +434,63 @@ func TestBuiltImages(t *testing.T) {
 	loaded, err := y.LoadImage(ctx, "l1", r)
 	if _, rest := io.Copy(io.Discard, r); err != nil || rest != nil || y.Of(crew.Image, loaded.Ref) == "" {
 		t.Errorf("it is loaded on %s: %v, %v", y.Of(crew.Image, loaded.Ref), err, rest)
+	}
+}
+
+// TestImageOfLostNode: an image that the bucket has outlives its node. Until then, sandboxes of it
+// wait for the node. Nobody may have it who does not need it.
+func TestImageOfLostNode(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	y := newYard(t, 2)
+	built, err := y.Build(ctx, fleet.BuildOrder{ID: "b1", Workspace: "main", WorkspaceID: "w1", Network: new(doze.Network)},
+		bytes.NewReader(fleettest.Context(t)), func(fleet.BuildEvent) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := y.Of(crew.Image, built.Ref)
+	elsewhere := map[string]string{"n0": "n1", "n1": "n0"}[at]
+	create := func(uid string) error {
+		o := order(uid)
+		o.Image = built.Ref
+		return y.Create(ctx, o)
+	}
+	y.Update(at, func(m *crew.Member) { m.Open = false })
+	if err := create("early"); doze.Public(err).Kind != doze.Unavailable {
+		t.Errorf("a sandbox elsewhere of what only its node has: %v", err)
+	}
+	if err := y.SaveBuilt(ctx, built.Ref); err != nil {
+		t.Fatal(err)
+	}
+	if y.MayHave(elsewhere, crew.Image, built.Ref) || !y.MayHave(at, crew.Image, built.Ref) {
+		t.Error("a node may have an image that it does not need, or its node may not")
+	}
+	if err := create("full"); err != nil || y.Of(crew.Machine, "full") != elsewhere {
+		t.Errorf("a sandbox when its node takes nothing is on %s: %v", y.Of(crew.Machine, "full"), err)
+	}
+	y.Update(at, func(m *crew.Member) { m.Open = true })
+	if err := create("near"); err != nil || y.Of(crew.Machine, "near") != at {
+		t.Errorf("a sandbox is on %s, its image on %s: %v", y.Of(crew.Machine, "near"), at, err)
+	}
+	y.Remove(at)
+	if err := errors.Join(y.CheckImage(ctx, built.Ref), y.FetchImage(ctx, built.Ref, nil)); err != nil {
+		t.Errorf("an image that is to be had: %v", err)
+	}
+	r, err := y.SaveImage(ctx, built.Ref, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !y.MayHave(elsewhere, crew.Image, built.Ref) {
+		t.Error("the node that sends the image may not have it")
+	}
+	if err := errors.Join(r.Close(), r.Close()); err != nil || y.MayHave(elsewhere, crew.Image, built.Ref) {
+		t.Errorf("the node that has sent the image may have it still: %v", err)
+	}
+	if err := create("far"); err != nil || y.Of(crew.Machine, "far") != elsewhere || y.MayHave(elsewhere, crew.Image, built.Ref) {
+		t.Errorf("a sandbox is on %s, whose node may have the image still: %t, %v", y.Of(crew.Machine, "far"), y.MayHave(elsewhere, crew.Image, built.Ref), err)
+	}
+	if err := y.ReleaseImage(ctx, built.Ref); err != nil || y.Stored(crew.Image, built.Ref) {
+		t.Errorf("a released image counts as there: %v", err)
 	}
 }
 
@@ -488,15 +546,15 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestChoose: of many that get another node at the same time, each node gets a part, also while no
+// TestAllot: of many that get another node at the same time, each node gets a part, also while no
 // place is recorded yet. When a node has said what it has, nothing is counted twice.
-func TestChoose(t *testing.T) {
+func TestAllot(t *testing.T) {
 	t.Parallel()
 	y := newYard(t, 2)
 	got, places := map[string]int{}, map[string]string{}
 	for i := range 8 {
 		uid := fmt.Sprint("m", i)
-		at, err := y.Choose(uid, "main", placement.Want{Memory: 2048})
+		at, err := y.Allot(uid, "main", placement.Want{Memory: 2048})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -512,7 +570,7 @@ func TestChoose(t *testing.T) {
 		t.Errorf("they went to %v", got)
 	}
 	y.beat() // they sleep, and take nothing
-	if _, err := y.Choose("large", "main", placement.Want{Memory: 16384}); err != nil {
+	if _, err := y.Allot("large", "main", placement.Want{Memory: 16384}); err != nil {
 		t.Error("what a node does not have is still counted:", err)
 	}
 }

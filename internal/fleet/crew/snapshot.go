@@ -12,40 +12,50 @@ import (
 // A snapshot is on the node that made it, and soon in the bucket. Sandboxes begin from it on its
 // node, if they can. Other nodes take it from the bucket.
 
-// A loan says that a node may have a snapshot that another one made.
-type loan struct{ snapshot, node string }
+// A loan says that a node may have a thing that another one made.
+type loan struct {
+	thing
+
+	node string
+}
 
 // SaveSnapshot implements [fleet.Mover].
 func (c *Crew) SaveSnapshot(ctx context.Context, id string) error {
 	if err := c.tell(Snapshot, id, func(n fleet.Node) error { return n.SaveSnapshot(ctx, id) }); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.saved[id] = true
+	c.SetStored(Snapshot, id)
 	return nil
 }
 
-// SnapshotSaved reports whether the bucket has a snapshot, as far as this process knows.
-func (c *Crew) SnapshotSaved(id string) bool {
+// SetStored takes note that the bucket has something that never changes: a snapshot, an image or a
+// volume template.
+func (c *Crew) SetStored(k Kind, id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.saved[id]
+	c.saved[thing{k, id}] = true
 }
 
-// MayHave reports whether a node may have a snapshot: it made it, or begins a sandbox from it now.
-func (c *Crew) MayHave(node, snapshot string) bool {
+// Stored reports whether the bucket has such a thing, as far as this process knows.
+func (c *Crew) Stored(k Kind, id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.of(Snapshot, snapshot) == node || c.lent[loan{snapshot, node}] > 0
+	return c.saved[thing{k, id}]
 }
 
-// lend lets a node have a snapshot until it is given back.
-func (c *Crew) lend(snapshot, node string) (back func()) {
-	if snapshot == "" {
+// MayHave reports whether a node may have a snapshot or an image: it made it, or needs it now.
+func (c *Crew) MayHave(node string, k Kind, id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.of(k, id) == node || c.lent[loan{thing{k, id}, node}] > 0
+}
+
+// lend lets a node have a snapshot or an image until it is given back.
+func (c *Crew) lend(k Kind, id, node string) (back func()) {
+	if id == "" {
 		return func() {}
 	}
-	l := loan{snapshot, node}
+	l := loan{thing{k, id}, node}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lent[l]++
@@ -58,13 +68,12 @@ func (c *Crew) lend(snapshot, node string) (back func()) {
 	}
 }
 
-// nearSnapshot has a sandbox begin where its snapshot is, if it can begin there, or if the bucket
-// may not have the snapshot.
-func (c *Crew) nearSnapshot(w placement.Want, from string) placement.Want {
-	w.Driver = c.Driver(c.Of(Snapshot, from))
+// nearest has a sandbox begin where its snapshot or its image is, if it can begin there, or if the
+// bucket may not have that.
+func (c *Crew) nearest(w placement.Want, k Kind, id string) placement.Want {
 	there := w
-	there.On = c.Of(Snapshot, from)
-	if _, _, ok := placement.Choose(there, c.nodes()); ok || !c.SnapshotSaved(from) {
+	there.On = c.Of(k, id)
+	if _, _, ok := placement.Choose(there, c.nodes()); ok || !c.Stored(k, id) {
 		return there
 	}
 	return w

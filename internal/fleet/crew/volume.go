@@ -82,10 +82,13 @@ func (c *Crew) using(all []fleet.Volume) []fleet.Volume {
 	return all
 }
 
-// near has a sandbox begin where its snapshot or its volumes are, if it can begin there. Otherwise they move.
+// near has a sandbox begin where its snapshot, its image or its volumes are, if it can begin there. Otherwise they move.
 func (c *Crew) near(w placement.Want, o *fleet.Order) placement.Want {
-	if o.From != "" {
-		w = c.nearSnapshot(w, o.From)
+	switch {
+	case o.From != "":
+		w = c.nearest(w, Snapshot, o.From)
+	case c.stays(o.Image):
+		w = c.nearest(w, Image, o.Image)
 	}
 	if w.On != "" {
 		return w
@@ -140,15 +143,32 @@ func (c *Crew) bring(ctx context.Context, id, to string) error {
 	case !c.Saved(id):
 		return doze.Wrap(err, doze.Unavailable, "a volume is on the node %s, which is away, and the bucket has not its last state: wait for the node", from)
 	}
-	if err := c.carry(ctx, id, to); err != nil {
+	if err := c.Carry(ctx, id, to); err != nil {
 		return err
 	}
 	c.left(ctx, id, from)
 	return nil
 }
 
-// carry records another place of a volume.
-func (c *Crew) carry(ctx context.Context, id, to string) error {
+// nearTemplate has a volume begin where its template is, if it can begin there. Otherwise the
+// template goes to another node, if the bucket has it. Templates never change, so any number of nodes
+// may keep one.
+func (c *Crew) nearTemplate(ctx context.Context, w placement.Want, from string) (placement.Want, error) {
+	there := w
+	there.On = c.Of(Volume, from)
+	if _, _, ok := placement.Choose(there, c.nodes()); ok || !c.Stored(Volume, from) {
+		return there, nil
+	}
+	to, _, err := c.choose(w)
+	if err != nil {
+		return w, err
+	}
+	w.On = to
+	return w, c.Carry(ctx, from, to)
+}
+
+// Carry records another place of a volume that the bucket has as it is.
+func (c *Crew) Carry(ctx context.Context, id, to string) error {
 	return c.put(ctx, Place{Volume, id, to, max(movedEpoch, c.Epoch(Volume, id)+1)})
 }
 
@@ -160,7 +180,7 @@ func (c *Crew) Follow(ctx context.Context, o *fleet.Order) error {
 		if v.ID == "" || c.Of(Volume, v.ID) == to {
 			continue
 		}
-		if err := c.carry(ctx, v.ID, to); err != nil {
+		if err := c.Carry(ctx, v.ID, to); err != nil {
 			return err
 		}
 	}

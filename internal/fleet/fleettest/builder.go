@@ -199,6 +199,14 @@ func (b *Builder) put(name string, raw []byte) fleet.Built {
 	return fleet.Built{Ref: ref, Digest: digest, Bytes: int64(len(raw))}
 }
 
+// Image returns the archive of an image that was built or loaded here.
+func (b *Builder) Image(ref string) (raw []byte, there bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	raw, there = b.images[ref]
+	return raw, there
+}
+
 // DropBuilder implements [fleet.Builder].
 func (b *Builder) DropBuilder(_ context.Context, workspaceID string) error {
 	b.mu.Lock()

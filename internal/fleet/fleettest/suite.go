@@ -80,6 +80,7 @@ var cases = map[string]func(*bench){
 	"a sandbox departs, and returns or leaves":     moves,
 	"a volume is saved when no sandbox has it":     savesVolumes,
 	"a snapshot is saved":                          savesSnapshots,
+	"an image that was built is saved":             savesBuilt,
 	"a volume leaves for a later epoch":            leavesVolumes,
 	"settings of what is not there change nothing": settings,
 	"a call ends with its caller":                  canceled,
@@ -565,6 +566,19 @@ func savesSnapshots(b *bench) {
 	o := b.order("copy")
 	o.From = "s"
 	b.done(b.Create(ctx, o))
+}
+
+func savesBuilt(b *bench) {
+	ctx := b.Context()
+	b.kind(b.SaveBuilt(ctx, doze.BuiltPrefix+"nobody@sha256:"+strings.Repeat("0", 64)), doze.NotFound)
+	built, err := b.Build(ctx, fleet.BuildOrder{ID: "saved", Workspace: "main", WorkspaceID: "w-saved", Network: new(doze.Network)}, bytes.NewReader(Context(b.T)), func(fleet.BuildEvent) {})
+	if doze.Public(err).Kind == doze.Unsupported {
+		b.Skip("SKIPPED: the node builds nothing")
+	}
+	b.done(err)
+	for range 2 {
+		b.done(b.SaveBuilt(ctx, built.Ref))
+	}
 }
 
 // leavesVolumes has a volume that was never on another node: its epoch is the second one at most.

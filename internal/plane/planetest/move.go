@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +20,8 @@ type Shelf struct {
 	volumes map[string]Disk
 	// snapshots are those that were saved, by id; guarded by mu
 	snapshots map[string]string
+	// images are those that were saved, by reference; guarded by mu
+	images map[string][]byte
 }
 
 // shelved is a copy of a machine.
@@ -29,7 +32,7 @@ type shelved struct {
 
 // NewShelf returns an empty shelf.
 func NewShelf() *Shelf {
-	return &Shelf{all: map[string]shelved{}, volumes: map[string]Disk{}, snapshots: map[string]string{}}
+	return &Shelf{all: map[string]shelved{}, volumes: map[string]Disk{}, snapshots: map[string]string{}, images: map[string][]byte{}}
 }
 
 // errNoShelf is for a node without a bucket.
@@ -109,17 +112,37 @@ func (n *Node) Revive(_ context.Context, o fleet.Order, _ time.Time, _ bool) (ti
 		m := of.machine
 		m.Order = o
 		n.Machines[o.UID] = &m
+		if m.Phase == doze.Archived && o.Archived {
+			return of.at, nil
+		}
 		n.Move(o.UID, doze.Running, "")
 	}
 	return of.at, nil
 }
 
-// Has reports whether there is a copy of a machine.
+// Has reports whether there is a copy of a machine, a snapshot or an image.
 func (s *Shelf) Has(_ context.Context, uid string) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, there := s.all[uid]
+	if id, of := strings.CutPrefix(uid, fleet.SnapshotObject("")); of {
+		_, there = s.snapshots[id]
+	}
+	if id, of := strings.CutPrefix(uid, fleet.VolumeObject("")); of {
+		_, there = s.volumes[id]
+	}
+	for ref := range s.images {
+		there = there || fleet.ImageObject(ref) == uid
+	}
 	return there, nil
+}
+
+// Archived reports whether the copy of a machine has an archive.
+func (s *Shelf) Archived(_ context.Context, uid string) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of, there := s.all[uid]
+	return there && of.machine.Phase == doze.Archived, nil
 }
 
 // SaveVolume implements [fleet.Mover].
@@ -170,6 +193,39 @@ func (n *Node) SaveSnapshot(_ context.Context, id string) error {
 	return nil
 }
 
+// SaveBuilt implements [fleet.Mover].
+func (n *Node) SaveBuilt(_ context.Context, ref string) error {
+	n.Mu.Lock()
+	defer n.Mu.Unlock()
+	raw, there := n.Builder.Image(ref)
+	switch {
+	case n.Shelf == nil:
+		return errNoShelf
+	case n.fail["save"] != nil:
+		return n.fail["save"]
+	case !there:
+		return doze.Errorf(doze.NotFound, "no such image")
+	}
+	n.Shelf.mu.Lock()
+	defer n.Shelf.mu.Unlock()
+	n.Shelf.images[ref] = raw
+	return nil
+}
+
+// brought is an error unless a node that may have an image can have it: it made the image, or the
+// bucket has that. Preconditions: Mu is held.
+func (n *Node) brought(ref string) error {
+	if _, here := n.Builder.Image(ref); here || n.Shelf == nil || !strings.HasPrefix(ref, doze.BuiltPrefix) {
+		return nil
+	}
+	n.Shelf.mu.Lock()
+	defer n.Shelf.mu.Unlock()
+	if n.Shelf.images[ref] == nil {
+		return doze.Errorf(doze.Unavailable, "the bucket has no such image")
+	}
+	return nil
+}
+
 // LeaveVolume implements [fleet.Mover].
 func (n *Node) LeaveVolume(_ context.Context, id string, epoch uint64) error {
 	n.Mu.Lock()
@@ -192,6 +248,19 @@ func (n *Node) arrive(o *fleet.Order) {
 			d.Epoch = v.Epoch
 			n.Disks[v.ID] = d
 		}
+	}
+}
+
+// arriveTemplate has a disk that never changes and that another node had. Preconditions: Mu is held.
+func (n *Node) arriveTemplate(id string) {
+	if n.Shelf == nil {
+		return
+	}
+	n.Shelf.mu.Lock()
+	defer n.Shelf.mu.Unlock()
+	_, here := n.Disks[id]
+	if d, there := n.Shelf.volumes[id]; there && !here {
+		n.Disks[id] = d
 	}
 }
 

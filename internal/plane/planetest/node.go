@@ -201,6 +201,11 @@ func (n *Node) Create(ctx context.Context, o fleet.Order) error {
 	}
 	n.arrive(&o)
 	n.arriveSnapshot(&o)
+	if o.From == "" {
+		if err := n.brought(o.Image); err != nil {
+			return err
+		}
+	}
 	memory, there := n.Saved[o.From]
 	if o.From != "" && !there {
 		return doze.Errorf(doze.NotFound, "no such snapshot")
@@ -328,6 +333,7 @@ type Disk struct {
 func (n *Node) MakeVolume(_ context.Context, id string, size doze.Megabytes, from string) error {
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
+	n.arriveTemplate(from)
 	source, there := n.Disks[from]
 	switch {
 	case n.fail["volume"] != nil:

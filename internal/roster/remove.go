@@ -1,0 +1,122 @@
+package roster
+
+import (
+	"context"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet/crew"
+	"github.com/dozehq/doze/internal/placement"
+)
+
+// remove forgets a node that does not run, and has nothing that the bucket does not have. The node
+// may want to join at this moment. It joins before, and stays, or after, as a new one.
+func (r *Roster) remove(ctx context.Context, id string) error {
+	_, joined, err := r.joins.Take(ctx, turnOf(id)) // in the order of Join
+	if err != nil {
+		return err
+	}
+	defer joined()
+	if r.member(id) != nil {
+		return doze.Errorf(doze.Conflict, "the node runs: drain it, and stop it first")
+	}
+	if _, err := r.Store.Node(ctx, id); err != nil {
+		return err
+	}
+	home, err := r.Store.Setting(ctx, HomeSetting)
+	if err != nil {
+		return err
+	}
+	if err := r.bequeath(ctx, id); err != nil {
+		return err
+	}
+	if id == home {
+		if err := r.moveHome(ctx, id); err != nil {
+			return err
+		}
+	}
+	if err := r.Store.RemoveNode(ctx, id); err != nil {
+		return err
+	}
+	r.Crew.Discard(id)
+	if r.Removed != nil {
+		r.Removed(id)
+	}
+	return nil
+}
+
+// An heirloom is something that a node has and that never changes.
+type heirloom struct {
+	kind   crew.Kind
+	id     string
+	object string // its name in the bucket
+}
+
+// heirlooms are all such things on record.
+func (r *Roster) heirlooms(ctx context.Context) (all []heirloom, err error) {
+	snapshots, err := r.snapshotIDs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for id := range snapshots {
+		all = append(all, heirloom{crew.Snapshot, id, fleet.SnapshotObject(id)})
+	}
+	templates, err := r.Store.TemplateDisks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range templates {
+		all = append(all, heirloom{crew.Volume, id, fleet.VolumeObject(id)})
+	}
+	refs, err := r.builtRefs(ctx)
+	for _, ref := range refs {
+		all = append(all, heirloom{crew.Image, ref, fleet.ImageObject(ref)})
+	}
+	return all, err
+}
+
+// bequeath gives what never changes, and what the bucket has, to another node. That one takes it
+// from the bucket when somebody needs it. What no record names, and caches, are forgotten.
+func (r *Roster) bequeath(ctx context.Context, from string) error {
+	if r.Copies == nil {
+		return nil
+	}
+	all, err := r.heirlooms(ctx)
+	if err != nil {
+		return err
+	}
+	named := map[crew.Kind]map[string]bool{crew.Snapshot: {}, crew.Image: {}, crew.Builder: {}}
+	for _, h := range all {
+		if of := named[h.kind]; of != nil {
+			of[h.id] = true
+		}
+		if r.Crew.Of(h.kind, h.id) != from {
+			continue
+		}
+		has, err := r.Copies.Has(ctx, h.object)
+		if err != nil {
+			return err
+		}
+		if !has {
+			continue // the store says what the node still has
+		}
+		to, err := r.Crew.Choose(placement.Want{Not: []string{from}})
+		if err != nil {
+			return err
+		}
+		give := r.Crew.Move
+		if h.kind == crew.Volume { // nodes compare its epochs
+			give = func(ctx context.Context, _ crew.Kind, id, to string) error { return r.Crew.Carry(ctx, id, to) }
+		}
+		if err := give(ctx, h.kind, h.id, to); err != nil {
+			return err
+		}
+		r.Crew.SetStored(h.kind, h.id)
+	}
+	for _, p := range r.Crew.On(from) {
+		if known, ends := named[p.Kind]; ends && !known[p.ID] {
+			r.Crew.Forget(ctx, p.Kind, p.ID)
+		}
+	}
+	return nil
+}
