@@ -75,6 +75,7 @@ type fleet struct {
 	bin     string
 	extra   []string // more flags of nodes
 	turn    atomic.Uint64
+	clock   time.Duration // by how much the clock of this host is wrong during some faults
 
 	all map[string]*process // by name
 	ids map[string]string   // ids of nodes, by name
@@ -127,7 +128,7 @@ func start(ctx context.Context, dir string, extra ...string) (f *fleet, err erro
 	if err := f.plan(ctx); err != nil {
 		return f, err
 	}
-	if err := errors.Join(f.begin(bucketHost), f.begin(recordsHost), f.recorded(ctx)); err != nil {
+	if err := errors.Join(f.begin(bucketHost), f.begin(recordsHost), f.recorded(ctx, answers)); err != nil {
 		return f, err
 	}
 	for _, name := range []string{controlHost, nodeName(0)} {

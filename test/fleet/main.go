@@ -41,6 +41,7 @@ func command(ctx context.Context, args []string) (err error) {
 	flags.DurationVar(&nodeLease, "lease", nodeLease, "how `long` the lease of a node is")
 	flags.IntVar(&o.times, "times", 1, "how `often` each process is restarted")
 	flags.BoolVar(&o.each, "each", false, "have each kind of fault happen before one happens twice")
+	flags.DurationVar(&o.clock, "clock", 0, "by how `much` faults may set the clock of this host wrong, for seconds, which everything on it sees; 0: they do not")
 	flags.IntVar(&asleep, "asleep", 50, "how `many` sandboxes sleep when their node is lost")
 	flags.IntVar(&fill, "fill", 0, "how many `megabytes` the volume has")
 	flags.IntVar(&awake, "awake", 20, "how `many` sandboxes run when their node is lost")
