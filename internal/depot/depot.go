@@ -39,6 +39,9 @@ const (
 	// claimTime is how long a load waits for control to say whose the copy is. A node that
 	// starts has to join first. claimEvery is how often the load asks.
 	claimTime, claimEvery = 10 * time.Second, 250 * time.Millisecond
+	// openTime is how long the bucket may take to say what it has of a sandbox: a few small
+	// requests. Where it cannot be reached, another node may reach it.
+	openTime = 20 * time.Second
 )
 
 // Node is what a depot asks of its node: a [node.Node].
@@ -306,16 +309,12 @@ func (d *Depot) Revive(ctx context.Context, o fleet.Order, used time.Time, ran b
 	if err != nil {
 		return at, err
 	}
-	c, key, err := d.open(ctx, o.UID, claim)
+	c, key, record, err := d.look(ctx, o.UID, claim)
 	if err != nil {
 		return at, err
 	}
 	if len(o.Volumes) > 0 {
 		return d.reviveNow(ctx, o, key, c, used)
-	}
-	record, err := small(ctx, c, node.CopyRecord, recordMost)
-	if err != nil {
-		return at, err
 	}
 	if at, err = d.node.Revive(ctx, o, record, used, ran); err != nil {
 		return at, err
@@ -325,6 +324,20 @@ func (d *Depot) Revive(ctx context.Context, o fleet.Order, used time.Time, ran b
 	d.mu.Unlock()
 	slog.InfoContext(ctx, "a sandbox of another node is here", "sandbox", o.UID, "made", at)
 	return at, nil
+}
+
+// look is open with the record of the copy. If the bucket is out of reach, nothing has begun here,
+// and another node may get the sandbox: the error has [fleet.ErrFull] in it.
+func (d *Depot) look(ctx context.Context, uid string, claim fleet.Claim) (c *vault.Copy, key vault.Key, record []byte, err error) {
+	bounded, cancel := context.WithTimeout(ctx, openTime)
+	defer cancel()
+	if c, key, err = d.open(bounded, uid, claim); err == nil {
+		record, err = small(bounded, c, node.CopyRecord, recordMost)
+	}
+	if err != nil && ctx.Err() == nil && errors.Is(err, vault.ErrAway) && !d.node.Has(uid) {
+		err = doze.Wrap(errors.Join(fleet.ErrFull, err), doze.Unavailable, "the bucket of copies does not answer the node: try again in a moment")
+	}
+	return c, key, record, err
 }
 
 // reviveNow begins a sandbox with all of its copy. Its volumes come as they were with its

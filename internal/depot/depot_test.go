@@ -6,6 +6,8 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -443,6 +445,50 @@ func TestFence(t *testing.T) {
 	y.rights.move("nobody", "c")
 	if _, err := c.depot.Revive(t.Context(), fleet.Order{UID: "nobody"}, time.Time{}, false); doze.Public(err).Kind != doze.NotFound {
 		t.Errorf("a sandbox without a copy: %v", err)
+	}
+}
+
+// TestBucketAway: a node that does not reach the bucket says that another one may have the sandbox. One
+// that has it already says no such thing, since then two would have it.
+func TestBucketAway(t *testing.T) {
+	t.Parallel()
+	y := newYard(t)
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close() // nobody listens there any more
+	opened, err := drive.Open(drive.Options{URL: gone.URL + "/bucket", Credentials: y.bucket.Credentials, Region: "us-east-1", Once: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, name := opened.Client()
+	away, err := vault.New(client, name, vault.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := y.host(t, "a", "root", nil), y.host(t, "b", "root", func(o *depot.Options) { o.Vault = away })
+	y.rights.move("s", "a")
+	a.memory["s"] = "one"
+	if err := a.depot.Depart(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	y.rights.move("s", "b")
+	has := y.host(t, "b", "root", func(o *depot.Options) { o.Vault = away })
+	has.memory["s"] = "one"
+	var tries sync.WaitGroup // each lasts until the node gives up
+	for h, want := range map[*host]bool{b: true, has: false} {
+		tries.Go(func() {
+			if _, err := h.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}, false); err == nil || errors.Is(err, fleet.ErrFull) != want {
+				t.Errorf("another node may have it, want %t: %v", want, err)
+			}
+		})
+	}
+	tries.Wait()
+	y.rights.move("s", "c")
+	c := y.host(t, "c", "root", nil)
+	if _, err := c.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}, false); err != nil {
+		t.Fatal(err)
+	}
+	if c.fetch(t); c.memory["s"] != "one" {
+		t.Errorf("it goes on as %q", c.memory["s"])
 	}
 }
 

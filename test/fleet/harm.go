@@ -22,8 +22,8 @@ type fault struct {
 	last time.Duration
 	// after is how long nothing fails in its lane before it.
 	after time.Duration
-	do   func(ctx context.Context) error
-	end  func(ctx context.Context) error
+	do    func(ctx context.Context) error
+	end   func(ctx context.Context) error
 	// meanwhile says what sandboxes do while it lasts. It is that of its kind.
 	meanwhile meanwhile
 }
