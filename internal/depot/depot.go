@@ -52,6 +52,7 @@ type Node interface {
 	Return(ctx context.Context, uid string) error
 	Incoming(uid string) (dir string, err error)
 	Needs(uid string) (f node.Files, at time.Time, err error)
+	Sending(uid string, at time.Time) error
 	Copied(uid string, at time.Time)
 	Receiving() bool
 	Revive(ctx context.Context, o fleet.Order, record []byte, used time.Time, ran bool) (at time.Time, err error)
@@ -278,14 +279,21 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 		return err
 	}
 	tree = without(tree, needs.Volumes)
+	_, at, err := d.node.Needs(uid)
+	if err != nil {
+		return err
+	}
+	// If this process ends between the next two steps, the node has to ask the bucket. Else it
+	// could go on from an older state, and another node later from this one.
+	if err := d.node.Sending(uid, at); err != nil {
+		return err
+	}
 	g := d.next(ctx, uid, epoch)
 	saved, err := d.Vault.Save(ctx, uid, key, g, tree)
 	if err != nil {
 		return err
 	}
-	if _, at, err := d.node.Needs(uid); err == nil {
-		d.node.Copied(uid, at)
-	}
+	d.node.Copied(uid, at)
 	slog.InfoContext(ctx, "a sandbox is in the bucket", "sandbox", uid, "took", time.Since(start), "sent", saved.SentBytes, "of", saved.ChunkBytes)
 	if _, err := d.Vault.Sweep(ctx, uid, key, copiesMost, sweepGrace); err != nil {
 		slog.WarnContext(ctx, "older copies of a sandbox stay in the bucket", "sandbox", uid, "err", err)

@@ -66,6 +66,7 @@ type host struct {
 	leaving map[string]bool       // guarded by mu
 	has     map[string]node.Files // guarded by mu; of those that were revived
 	made    map[string]time.Time  // guarded by mu; of when copies are, as the depot says
+	sending map[string]time.Time  // guarded by mu; of when copies may be, as the depot says before it sends them
 	stuck   bool                  // guarded by mu; copies last until they are ended
 	placed  map[string]bool       // guarded by mu; those that were revived
 	wants   []string              // guarded by mu; the volumes of all sandboxes
@@ -265,10 +266,19 @@ func (h *host) Needs(uid string) (node.Files, time.Time, error) {
 	return r.Files, r.At, errors.Join(err, json.Unmarshal(raw, &r))
 }
 
+func (h *host) Sending(uid string, at time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sending[uid] = at
+	return nil
+}
+
 func (h *host) Copied(uid string, at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.made[uid] = at
+	if h.sending[uid].Equal(at) { // or it could have been forgotten in a crash
+		h.made[uid] = at
+	}
 }
 
 func (h *host) Receiving() bool { return false }
@@ -344,7 +354,7 @@ func (y *yard) host(t *testing.T, id, root string, change func(*depot.Options)) 
 	t.Helper()
 	h := &host{
 		dir: t.TempDir(), memory: map[string]string{}, copies: map[string]int{}, leaving: map[string]bool{},
-		has: map[string]node.Files{}, made: map[string]time.Time{}, placed: map[string]bool{}, disks: &disks{dir: t.TempDir(), epoch: map[string]uint64{}, saved: map[string]string{}, owner: map[string]string{}},
+		has: map[string]node.Files{}, made: map[string]time.Time{}, sending: map[string]time.Time{}, placed: map[string]bool{}, disks: &disks{dir: t.TempDir(), epoch: map[string]uint64{}, saved: map[string]string{}, owner: map[string]string{}},
 	}
 	images := filepath.Join(h.dir, "images")
 	h.files = node.Files{Root: filepath.Join(images, "root.erofs"), Agent: filepath.Join(images, "agent.erofs")}

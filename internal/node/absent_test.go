@@ -46,16 +46,26 @@ func (c *chest) fetches() int {
 // copy copies a sandbox, as a depot does.
 func (c *chest) copy(p *process, uid string) (at time.Time) {
 	p.h.t.Helper()
+	at = c.send(p, uid, true)
+	p.Copied(uid, at)
+	return at
+}
+
+// send is copy of a depot that ends before its node hears of the end. The copy arrives, or not.
+func (c *chest) send(p *process, uid string, arrives bool) (at time.Time) {
+	p.h.t.Helper()
 	dir, _, done, err := p.CopyOut(p.h.t.Context(), uid)
 	if err != nil {
 		p.h.t.Fatal(err)
 	}
 	_, at, err = p.Needs(uid)
-	to := filepath.Join(c.dir, uid)
-	if err = errors.Join(err, os.RemoveAll(to), os.CopyFS(to, os.DirFS(dir)), done()); err != nil {
+	err = errors.Join(err, p.Sending(uid, at))
+	if to := filepath.Join(c.dir, uid); arrives {
+		err = errors.Join(err, os.RemoveAll(to), os.CopyFS(to, os.DirFS(dir)))
+	}
+	if err = errors.Join(err, done()); err != nil {
 		p.h.t.Fatal(err)
 	}
-	p.Copied(uid, at)
 	return at
 }
 
@@ -195,6 +205,57 @@ func TestCopyIsLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.empty("a")
+	})
+}
+
+// TestCopyOnItsWay: a node that ends while it sends a copy asks the bucket what that has. If the
+// copy is there, the sandbox goes on from it: another node would, too. Otherwise it loses no more
+// than it has to.
+func TestCopyOnItsWay(t *testing.T) {
+	virtual(t, func(h *host) {
+		t, c := h.t, newChest(h.t)
+		p := c.with(h, nil)
+		if err := p.Create(t.Context(), order("a")); err != nil {
+			t.Fatal(err)
+		}
+		reboot := func() {
+			time.Sleep(time.Minute)
+			p.stop()
+			h.Reboot()
+			p = c.with(h, nil)
+		}
+		// Nothing of it is in the bucket, and a checkpoint is here.
+		kept := func() {
+			t.Helper()
+			awake := time.Now()
+			time.Sleep(time.Minute)
+			p.sleep("disk")
+			p.hello("a")
+			sent := c.send(p, "a", false)
+			reboot()
+			p.hello("a")
+			if st, _ := p.Status("a"); st.Setback == nil || !st.Setback.Checkpoint.After(awake) || !st.Setback.Checkpoint.Before(sent) {
+				t.Fatalf("it went to %+v, want what is between %v and %v", st.Setback, awake, sent)
+			}
+		}
+		kept()
+
+		// The copy is there, and newer than the checkpoint.
+		at := c.send(p, "a", true)
+		reboot()
+		p.wentTo("copy", at)
+
+		// An older copy is there.
+		n := c.fetches()
+		kept()
+		if got := c.fetches() - n; got != 1 {
+			t.Errorf("the bucket was asked %d times", got)
+		}
+		reboot() // with what it does since
+		p.hello("a")
+		if got := c.fetches() - n; got != 1 {
+			t.Errorf("after the next crash, the bucket was asked %d times in all", got)
+		}
 	})
 }
 

@@ -664,7 +664,11 @@ func (r *Roster) Run(ctx context.Context) error {
 			}
 		case now := <-tick.C:
 			for _, l := range r.book.Tick(now) {
-				if err := r.lose(ctx, l); err != nil && ctx.Err() == nil {
+				err := r.lose(ctx, l)
+				if errors.Is(err, store.ErrTaken) {
+					return err
+				}
+				if err != nil && ctx.Err() == nil {
 					slog.ErrorContext(ctx, "the loss of a node is not recorded yet", "node", l.Node, "err", err)
 				}
 			}

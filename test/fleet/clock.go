@@ -16,6 +16,9 @@ const (
 	clockHost = "clock"
 	// clockTime is for how long the clock is wrong. Leases are renewed several times meanwhile.
 	clockTime = 3 * time.Second
+	// clockMost is by how much it may be wrong. Certificates are good from an hour before they were
+	// made, and a bucket may refuse requests that are 15 minutes old.
+	clockMost = 10 * time.Minute
 )
 
 // wrongClock is a time in which the clock of this host is wrong. Leases count by another clock, so

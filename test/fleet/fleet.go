@@ -288,16 +288,19 @@ func (f *fleet) dialEdge(ctx context.Context, _, address string) (c net.Conn, er
 	return nil, err
 }
 
-// active is the control that lets others in, or the first one.
-func (f *fleet) active() string {
+// listening are the controls that let others in.
+func (f *fleet) listening() (names []string) {
 	for _, name := range controlNames() {
 		if c, err := (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "tcp", f.at(name, controlPort)); err == nil {
 			_ = c.Close()
-			return name
+			names = append(names, name)
 		}
 	}
-	return controlHost
+	return names
 }
+
+// active is the control that lets others in, or the first one.
+func (f *fleet) active() string { return append(f.listening(), controlHost)[0] }
 
 // idle is the control that is not active.
 func (f *fleet) idle() string {

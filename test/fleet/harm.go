@@ -425,9 +425,15 @@ func (o fault) happen(ctx context.Context, say func(string)) error {
 const breath = 2500 * time.Millisecond
 
 // recover waits until a fleet survives the next fault: all nodes have joined, and a control stands
-// by.
+// by. One that has just lost the records may seem to do so, but still lets others in.
 func (f *fleet) recover(ctx context.Context) error {
-	if err := errors.Join(f.settle(ctx), f.recorded(ctx, standsBy)); err != nil {
+	err := until(ctx, readyTime, func() error {
+		if open := f.listening(); len(open) != 1 {
+			return errors.Join(fmt.Errorf("controls that let others in: %v", open), f.settle(ctx))
+		}
+		return nil
+	})
+	if err := errors.Join(err, f.settle(ctx), f.recorded(ctx, standsBy)); err != nil {
 		return err
 	}
 	pause(ctx, breath)

@@ -52,6 +52,9 @@ func command(ctx context.Context, args []string) (err error) {
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
+	if o.clock < 0 || o.clock > clockMost {
+		return fmt.Errorf("-clock must be between 0 and %s", clockMost)
+	}
 	if *dir == "" {
 		if *dir, err = os.MkdirTemp("", "doze-fleet-"); err != nil {
 			return err
