@@ -63,7 +63,7 @@ func TestChoice(t *testing.T) {
 			}
 			for _, k := range harm {
 				all := len(harm) - 1 // without the clock
-				if n := kinds[k.name]; k.name != clockKind && (n < faults/all || n > faults/all+1) || k.name == clockKind && n > 0 {
+				if n := kinds[k.name]; k.name != clockKind && (n < faults/all-eachAhead || n > faults/all+1+eachAhead) || k.name == clockKind && n > 0 {
 					t.Errorf("seed %d: %d times %s", seed, n, k.name)
 				}
 			}
