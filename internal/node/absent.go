@@ -158,7 +158,7 @@ func (b *Box) receive(ctx context.Context) (machine.Machine, error) {
 	has, err := n.Fetch(ctx, uid)
 	if doze.Public(err).Kind == doze.NotFound {
 		if b.hasNewer(time.Time{}) {
-			return b.keep(ctx, time.Time{})
+			return b.stayHere(ctx, time.Time{})
 		}
 		b.mu.Lock()
 		b.absent, b.copied, b.sending = nil, time.Time{}, time.Time{}
@@ -175,7 +175,7 @@ func (b *Box) receive(ctx context.Context) (machine.Machine, error) {
 		return nil, n.away.unusable(uid, err)
 	}
 	if b.hasNewer(s.At) {
-		return b.keep(ctx, s.At)
+		return b.stayHere(ctx, s.At)
 	}
 	c := b.made.config
 	s.fix(&c)
@@ -212,10 +212,10 @@ func (b *Box) hasNewer(at time.Time) bool {
 	return !made.IsZero() && !at.After(made)
 }
 
-// keep is the end of receive for a box whose last copy did not get into the bucket, which has an
+// stayHere is the end of receive for a box whose last copy did not get into the bucket, which has an
 // older one of a moment, or none: zero. The box goes on from its checkpoint here, and its owner
 // hears of that. Preconditions: the turn is held.
-func (b *Box) keep(ctx context.Context, at time.Time) (machine.Machine, error) {
+func (b *Box) stayHere(ctx context.Context, at time.Time) (machine.Machine, error) {
 	b.mu.Lock()
 	phase := doze.Standby
 	if b.state.Is(doze.Disabled) {

@@ -208,10 +208,10 @@ func TestCopyIsLeft(t *testing.T) {
 	})
 }
 
-// TestCopyOnItsWay: a node that ends while it sends a copy asks the bucket what that has. If the
+// TestCopyIsSent: a node that ends while it sends a copy asks the bucket what that has. If the
 // copy is there, the sandbox goes on from it: another node would, too. Otherwise it loses no more
 // than it has to.
-func TestCopyOnItsWay(t *testing.T) {
+func TestCopyIsSent(t *testing.T) {
 	virtual(t, func(h *host) {
 		t, c := h.t, newChest(h.t)
 		p := c.with(h, nil)
@@ -225,7 +225,7 @@ func TestCopyOnItsWay(t *testing.T) {
 			p = c.with(h, nil)
 		}
 		// Nothing of it is in the bucket, and a checkpoint is here.
-		kept := func() {
+		fromHere := func() {
 			t.Helper()
 			awake := time.Now()
 			time.Sleep(time.Minute)
@@ -238,7 +238,7 @@ func TestCopyOnItsWay(t *testing.T) {
 				t.Fatalf("it went to %+v, want what is between %v and %v", st.Setback, awake, sent)
 			}
 		}
-		kept()
+		fromHere()
 
 		// The copy is there, and newer than the checkpoint.
 		at := c.send(p, "a", true)
@@ -247,7 +247,7 @@ func TestCopyOnItsWay(t *testing.T) {
 
 		// An older copy is there.
 		n := c.fetches()
-		kept()
+		fromHere()
 		if got := c.fetches() - n; got != 1 {
 			t.Errorf("the bucket was asked %d times", got)
 		}

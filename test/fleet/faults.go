@@ -173,12 +173,12 @@ func (t *trial) visitors(ctx context.Context, tasks *sync.WaitGroup) {
 	}
 }
 
-// choose returns the faults of one round. Each goes into the lane of what it harms, where they
-// follow each other. Lanes go on at the same time. So while a fault lasts for long, others begin
+// choose returns the faults of one round. Each goes into the queue of what it harms, where they
+// follow each other. Queues go on at the same time. So while a fault lasts for long, others begin
 // and end. All of a round have the same to be asked meanwhile.
 func (t *trial) choose() (chosen []fault) {
 	many := min(1+t.dice.IntN(roundMost), t.faults-t.counts.faults)
-	lanes := map[string]time.Duration{} // how long each lasts
+	queues := map[string]time.Duration{} // how long each lasts
 	longest := leastTime
 	for range 100 { // what does not fit may be followed by what does
 		var as *meanwhile
@@ -196,11 +196,11 @@ func (t *trial) choose() (chosen []fault) {
 		if one.meanwhile != anything {
 			one.after = 0 // the fleet recovers before the next one
 		}
-		lane := lanes[one.lane()] + one.after + one.last
-		if len(chosen) > 0 && one.meanwhile == anything && lane > longest {
+		queue := queues[one.queue()] + one.after + one.last
+		if len(chosen) > 0 && one.meanwhile == anything && queue > longest {
 			continue
 		}
-		lanes[one.lane()], longest = lane, max(longest, lane)
+		queues[one.queue()], longest = queue, max(longest, queue)
 		chosen = append(chosen, one)
 		t.counts.kinds[k.name]++
 		if len(chosen) == many {

@@ -36,19 +36,19 @@ func TestChoice(t *testing.T) {
 			sum, together, follow := 0, 0, 0
 			for _, chosen := range rounds {
 				sum += len(chosen)
-				lanes := map[string]int{}
+				queues := map[string]int{}
 				for _, one := range chosen {
-					lanes[one.lane()]++
+					queues[one.queue()]++
 					if one.meanwhile != chosen[0].meanwhile {
 						t.Fatalf("seed %d: %s comes with %s", seed, one.name, chosen[0].name)
 					}
 				}
-				for _, n := range lanes {
+				for _, n := range queues {
 					if n > 1 {
 						follow++
 					}
 				}
-				if len(lanes) > 1 {
+				if len(queues) > 1 {
 					together++
 				}
 				if len(chosen) > roundMost {
@@ -71,8 +71,8 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestLanes: what sandboxes must not notice does not come together if they would have to.
-func TestLanes(t *testing.T) {
+// TestQueues: what sandboxes must not notice does not come together if they would have to.
+func TestQueues(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(50) {
 		rounds, _ := planned(seed, 300, true)
@@ -80,11 +80,11 @@ func TestLanes(t *testing.T) {
 			others := map[string]bool{}
 			for _, one := range chosen {
 				if one.meanwhile != anything && one.on != bucketHost {
-					others[one.lane()] = true
+					others[one.queue()] = true
 				}
 			}
 			if len(others) > 1 {
-				t.Fatalf("seed %d: faults of control, the records or edges are in %d lanes", seed, len(others))
+				t.Fatalf("seed %d: faults of control, the records or edges are in %d queues", seed, len(others))
 			}
 		}
 	}

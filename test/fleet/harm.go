@@ -20,7 +20,7 @@ type fault struct {
 	name string // tells all of it
 	on   string // of which there must be no two at a time
 	last time.Duration
-	// after is how long nothing fails in its lane before it.
+	// after is how long nothing fails in its queue before it.
 	after time.Duration
 	do    func(ctx context.Context) error
 	end   func(ctx context.Context) error
@@ -28,10 +28,10 @@ type fault struct {
 	meanwhile meanwhile
 }
 
-// lane is where a fault has its turn: nothing else in it fails meanwhile. If sandboxes are asked
-// meanwhile, all but the bucket and the clock is one lane. Without control, the records, and an
+// queue is where a fault has its turn: nothing else in it fails meanwhile. If sandboxes are asked
+// meanwhile, all but the bucket and the clock is one queue. Without control, the records, and an
 // edge at the same time, they could not answer.
-func (o fault) lane() string {
+func (o fault) queue() string {
 	if o.meanwhile == anything || o.on == bucketHost || o.on == clockHost {
 		return o.on
 	}
@@ -313,27 +313,27 @@ func (f *fleet) stopped(name string, what int, last time.Duration) fault {
 func (f *fleet) parted(node, named string, from []string, dice *rand.Rand) fault {
 	which := dice.IntN(3)
 	last := leases(dice, 0.5)
-	var ways [][2]string
+	var pairs [][2]string
 	for _, other := range from {
 		if which != 2 {
-			ways = append(ways, [2]string{node, other})
+			pairs = append(pairs, [2]string{node, other})
 		}
 		if which != 1 {
-			ways = append(ways, [2]string{other, node})
+			pairs = append(pairs, [2]string{other, node})
 		}
 	}
 	return fault{
 		name: fmt.Sprintf("cut %s from %s for %s, %s", node, named, last, []string{"both directions", "what it sends", "what it gets"}[which]),
 		on:   node, last: last,
 		do: func(ctx context.Context) error {
-			for _, way := range ways {
-				if err := f.wire.cut(ctx, way[0], way[1]); err != nil {
+			for _, pair := range pairs {
+				if err := f.wire.cut(ctx, pair[0], pair[1]); err != nil {
 					return err
 				}
 			}
 			return nil
 		},
-		end: func(ctx context.Context) error { return f.wire.heal(ctx, ways...) },
+		end: func(ctx context.Context) error { return f.wire.heal(ctx, pairs...) },
 	}
 }
 
@@ -379,21 +379,21 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// suffer has faults happen: those of a lane one after the other, and all lanes at the same time.
+// suffer has faults happen: those of a queue one after the other, and all queues at the same time.
 // Faults during which sandboxes are asked are followed by a fleet that is well again.
 func (f *fleet) suffer(ctx context.Context, faults []fault, say func(string)) error {
-	lanes := map[string][]fault{}
+	queues := map[string][]fault{}
 	for _, one := range faults {
-		lanes[one.lane()] = append(lanes[one.lane()], one)
+		queues[one.queue()] = append(queues[one.queue()], one)
 	}
 	var tasks sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
-	for _, lane := range lanes {
+	for _, queue := range queues {
 		tasks.Go(func() {
-			for i, one := range lane {
+			for i, one := range queue {
 				err := one.happen(ctx, say)
-				if err == nil && one.meanwhile != anything && i < len(lane)-1 {
+				if err == nil && one.meanwhile != anything && i < len(queue)-1 {
 					err = f.recover(ctx)
 				}
 				if err != nil {
@@ -420,8 +420,8 @@ func (o fault) happen(ctx context.Context, say func(string)) error {
 	return errors.Join(err, o.end(context.WithoutCancel(ctx)))
 }
 
-// breath is how long a fleet works between two faults that sandboxes must not notice: control
-// sees its records once more, and all nodes renew their leases.
+// breath is how long a fleet works between two faults that sandboxes must not notice. Control sees
+// its records once more, and all nodes renew their leases.
 const breath = 2500 * time.Millisecond
 
 // recover waits until a fleet survives the next fault: all nodes have joined, and a control stands

@@ -100,8 +100,8 @@ type rewind struct {
 	first time.Time // when the first write was accepted that is lost
 	last  time.Time // the same of the last one
 	lost  uint64    // writes whose answers the sandbox may have heard
-	// stood is when the last write before that was accepted, if the sandbox wrote nothing for a
-	// lease after it, and the last one soon after that. See lateMost.
+	// stood is for a sandbox that wrote nothing for a lease, and then a little. It is when the last
+	// write before that was accepted. See lateMost.
 	stood time.Time
 }
 

@@ -140,14 +140,14 @@ func (w *wire) cut(ctx context.Context, from, to string) error {
 		fmt.Sprintf("4,32 0 0 30,21 0 1 %d,6 0 0 2,6 0 0 4294967295", address))
 }
 
-// heal lets pass what was cut on some ways, each from one host to another one. Without a way, it
+// heal lets pass what was cut from the first host of each pair to the second one. Without a pair, it
 // lets everything pass.
-func (w *wire) heal(ctx context.Context, ways ...[2]string) error {
+func (w *wire) heal(ctx context.Context, pairs ...[2]string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var errs []error
 	for pair, pref := range w.cuts {
-		if len(ways) > 0 && !slices.Contains(ways, pair) {
+		if len(pairs) > 0 && !slices.Contains(pairs, pair) {
 			continue
 		}
 		errs = append(errs, w.tc(ctx, "filter", "del", "dev", pair[0], "ingress", "pref", fmt.Sprint(pref)))
