@@ -212,9 +212,9 @@ func (b *Box) hasNewer(at time.Time) bool {
 	return !made.IsZero() && !at.After(made)
 }
 
-// stayHere is the end of receive for a box whose last copy did not get into the bucket, which has an
-// older one of a moment, or none: zero. The box goes on from its checkpoint here, and its owner
-// hears of that. Preconditions: the turn is held.
+// stayHere is the end of receive for a box whose last copy did not get into the bucket. The bucket
+// has an older one of a moment, or none: zero. The box goes on from its checkpoint here, and its
+// owner hears of that. Preconditions: the turn is held.
 func (b *Box) stayHere(ctx context.Context, at time.Time) (machine.Machine, error) {
 	b.mu.Lock()
 	phase := doze.Standby

@@ -108,9 +108,9 @@ func (c *chest) with(h *host, change func(*node.Options)) *process {
 	return p
 }
 
-// wentTo fails unless sandbox a sleeps, and said that it goes on from a copy or checkpoint of a
-// moment. Then it wakes it.
-func (p *process) wentTo(what string, at time.Time) {
+// wentTo fails unless sandbox a sleeps, and said that it goes on from a copy of a moment. Then it wakes
+// it.
+func (p *process) wentTo(at time.Time) {
 	t := p.h.t
 	t.Helper()
 	synctest.Wait()
@@ -118,7 +118,7 @@ func (p *process) wentTo(what string, at time.Time) {
 	if st.Phase != doze.Standby {
 		t.Fatalf("it is %s: %s", st.Phase, p.h.last("a").Message)
 	}
-	text := "it goes on from its " + what + " of " + at.UTC().Format(time.RFC3339)
+	text := "it goes on from its copy of " + at.UTC().Format(time.RFC3339)
 	if last := p.h.last("a"); !strings.Contains(last.Message, text) || !strings.Contains(last.Message, "what it did since is lost") {
 		t.Errorf("it reported %+v, not %q", last, text)
 	}
@@ -153,7 +153,7 @@ func TestCopyIsLeft(t *testing.T) {
 		h.Kill("a")
 		synctest.Wait()
 		release()
-		p.wentTo("copy", at)
+		p.wentTo(at)
 
 		// With the host, and with what came: that is a checkpoint like others.
 		p.stop()
@@ -169,7 +169,7 @@ func TestCopyIsLeft(t *testing.T) {
 		p.stop()
 		h.Reboot()
 		p = c.with(h, nil)
-		p.wentTo("copy", at)
+		p.wentTo(at)
 
 		// What is here is newer.
 		time.Sleep(time.Minute)
@@ -189,7 +189,7 @@ func TestCopyIsLeft(t *testing.T) {
 		p.hello("a")
 		at = c.copy(p, "a")
 		h.Kill("a")
-		p.wentTo("copy", at)
+		p.wentTo(at)
 
 		// What is here cannot be run.
 		p.sleep("disk")
@@ -243,7 +243,7 @@ func TestCopyIsSent(t *testing.T) {
 		// The copy is there, and newer than the checkpoint.
 		at := c.send(p, "a", true)
 		reboot()
-		p.wentTo("copy", at)
+		p.wentTo(at)
 
 		// An older copy is there.
 		n := c.fetches()

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -61,6 +62,8 @@ type counts struct {
 	writes, lost            uint64
 	moved                   int // sandboxes that were on another node after a fault
 	wrong                   []string
+	late                    []string      // answers that came late, or not, while nothing failed that they need
+	load                    float64       // the highest of the host
 	slowest                 time.Duration // answer after a fault
 	slowestSettle, overWith time.Duration
 	spent                   map[string]time.Duration // by what it was spent on
@@ -73,7 +76,7 @@ func (c counts) String() string {
 		fmt.Sprintf("after a fault: all nodes ready after %s at most, each sandbox answers after %s at most", c.slowestSettle.Round(time.Millisecond), c.slowest.Round(time.Millisecond)),
 		fmt.Sprintf("%d requests while control, the records, the bucket or an edge failed alone; they had to be answered", c.asked),
 		"spent " + c.spentOn(),
-		fmt.Sprintf("%d wrong", len(c.wrong)),
+		fmt.Sprintf("%d wrong, %d late; the load of the host was up to %.0f", len(c.wrong), len(c.late), c.load),
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.kinds)) {
 		lines = append(lines, fmt.Sprintf("%4d %s", c.kinds[name], name))
@@ -142,7 +145,7 @@ func try(ctx context.Context, dir string, o options) (c counts, err error) {
 		o.say("the clock is left alone: -clock 10m has faults set that of the whole host wrong, and right again")
 	}
 	t.visitors(ctx, &tasks)
-	for t.counts.faults < o.faults && err == nil && ctx.Err() == nil && !t.lost.Load() && len(t.counts.wrong) < faultsMax {
+	for t.counts.faults < o.faults && err == nil && ctx.Err() == nil && !t.lost.Load() && len(t.counts.wrong)+len(t.counts.late) < faultsMax {
 		err = t.round(ctx)
 	}
 	if t.lost.Load() { // what each process waits for is in its log then
@@ -248,14 +251,17 @@ func (t *trial) round(ctx context.Context) error {
 	good := time.Now()
 	pause(ctx, goodTime+time.Duration(t.dice.Int64N(int64(time.Second))))
 	t.spend("good times", good)
-	t.say(fmt.Sprintf("%d of %d, %d wrong: %s", t.counts.faults+len(chosen), t.faults, len(t.counts.wrong), what))
+	t.say(fmt.Sprintf("%d of %d, %d wrong, %d late: %s", t.counts.faults+len(chosen), t.faults, len(t.counts.wrong), len(t.counts.late), what))
 	before := t.places()
 	began := time.Now()
 	heard := t.meanwhile(ctx, chosen)
 	err := t.f.suffer(ctx, chosen, t.say)
 	for _, text := range heard() {
-		t.wrong("during %s: %s", what, text)
+		text = fmt.Sprintf("during %s: %s", what, text)
+		t.say("LATE: " + text)
+		t.counts.late = append(t.counts.late, text)
 	}
+	t.counts.load = max(t.counts.load, hostLoad())
 	t.spend("faults", began)
 	if err != nil {
 		return err
@@ -409,10 +415,23 @@ func (t *trial) places() map[string]string {
 	return at
 }
 
-// verdict is an error if something was wrong.
+// verdict is an error if something was wrong, or late. A host that is busy with other things is
+// late, and needs longer leases.
 func (c counts) verdict(err error) error {
-	if len(c.wrong) > 0 {
-		err = errors.Join(err, errors.New(strings.Join(c.wrong[:min(len(c.wrong), faultsMax)], "\n")))
+	if all := slices.Concat(c.wrong, c.late); len(all) > 0 {
+		err = errors.Join(err, errors.New(strings.Join(all[:min(len(all), faultsMax)], "\n")))
 	}
 	return err
+}
+
+// hostLoad is how many tasks of the host want a processor, over the last minute.
+func hostLoad() (one float64) {
+	raw, err := os.ReadFile("/proc/loadavg")
+	if err == nil {
+		_, err = fmt.Sscan(string(raw), &one)
+	}
+	if err != nil {
+		return 0 // it is only told
+	}
+	return one
 }
