@@ -222,11 +222,14 @@ func (b *Box) stayHere(ctx context.Context, at time.Time) (machine.Machine, erro
 		phase = doze.Disabled
 	}
 	was := b.absent
-	b.absent, b.copied, b.sending = nil, at, time.Time{}
-	b.note("its last copy is not in the bucket: " + b.checkpoint.goBack(nil, was.Made, time.Now()))
+	b.absent = nil
 	b.mu.Unlock()
 	m, err := b.find(ctx)
 	if err == nil {
+		b.mu.Lock()
+		b.copied, b.sending = at, time.Time{}
+		b.note("its last copy is not in the bucket: " + b.checkpoint.goBack(m, was.Made, time.Now()))
+		b.mu.Unlock()
 		err = b.n.save(b, phase, "")
 	}
 	if err != nil {

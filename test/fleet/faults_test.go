@@ -112,7 +112,7 @@ func TestClock(t *testing.T) {
 // TestAskedKinds: sandboxes are asked while PostgreSQL, the bucket, control or an edge fails.
 func TestAskedKinds(t *testing.T) {
 	t.Parallel()
-	rounds, _ := planned(1, len(harm), true)
+	rounds, _ := planned(1, 4*len(harm), true)
 	asked := map[string]bool{}
 	for _, chosen := range rounds {
 		for _, one := range chosen {

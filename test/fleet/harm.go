@@ -132,6 +132,9 @@ var harm = []kind{
 	{"kill the bucket while other things fail", anything, func(f *fleet, _ string, dice *rand.Rand) fault {
 		return f.deadRole(bucketHost, leases(dice, 0.5))
 	}},
+	{"the bucket answers 503 while other things fail", anything, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.gated("answers 503", gateRefuses, leases(dice, 0.5))
+	}},
 	{"stop the bucket", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
 		return f.stopped(bucketHost, justDozed, leases(dice, 0.5))
 	}},
