@@ -173,8 +173,8 @@ attack: deps-test build ## outsiders, tenants and sandboxes against a victim who
 	$(SUDO) $(GO) test ./test/attack -all -v -timeout 30m
 soak: deps-test build ## SOAK (10m) or SLEEPS of sleeping, waking, copying, killing and cutting the power; fails on a wrong byte
 	$(SUDO) $(GO) run ./test/soak -for $(SOAK) $(if $(SLEEPS),-sleeps $(SLEEPS)) $(if $(SEED),-seed $(SEED))
-fleet: deps-test build bin/versitygw ## FAULTS (300) of nodes, control, bucket and network of a fleet; a lost node with 70 sandboxes; drains and an upgrade under load
-	$(SUDO) $(GO) run ./test/fleet faults -faults $(FAULTS) $(if $(SEED),-seed $(SEED))
+fleet: deps-test build bin/versitygw ## FAULTS (300) of nodes, control, bucket and network of a fleet, and with CLOCK=10m of the clock of this host; a lost node with 70 sandboxes; drains and an upgrade under load
+	$(SUDO) $(GO) run ./test/fleet faults -each -faults $(FAULTS) $(if $(SEED),-seed $(SEED)) $(if $(CLOCK),-clock $(CLOCK))
 	$(SUDO) $(GO) run ./test/fleet takeover
 	$(SUDO) $(GO) run ./test/fleet volumes
 	$(SUDO) $(GO) run ./test/fleet snapshots

@@ -39,6 +39,9 @@ const (
 	// claimTime is how long a load waits for control to say whose the copy is. A node that
 	// starts has to join first. claimEvery is how often the load asks.
 	claimTime, claimEvery = 10 * time.Second, 250 * time.Millisecond
+	// openTime is how long the bucket may take to say what it has of a sandbox: a few small
+	// requests. Where it cannot be reached, another node may reach it.
+	openTime = 20 * time.Second
 )
 
 // Node is what a depot asks of its node: a [node.Node].
@@ -49,6 +52,7 @@ type Node interface {
 	Return(ctx context.Context, uid string) error
 	Incoming(uid string) (dir string, err error)
 	Needs(uid string) (f node.Files, at time.Time, err error)
+	Sending(uid string, at time.Time) error
 	Copied(uid string, at time.Time)
 	Receiving() bool
 	Revive(ctx context.Context, o fleet.Order, record []byte, used time.Time, ran bool) (at time.Time, err error)
@@ -284,14 +288,21 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 		return err
 	}
 	tree = without(tree, needs.Volumes)
+	_, at, err := d.node.Needs(uid)
+	if err != nil {
+		return err
+	}
+	// If this process ends between the next two steps, the node has to ask the bucket. Else it
+	// could go on from an older state, and another node later from this one.
+	if err := d.node.Sending(uid, at); err != nil {
+		return err
+	}
 	g := d.next(ctx, uid, epoch)
 	saved, err := d.Vault.Save(ctx, uid, key, g, tree)
 	if err != nil {
 		return err
 	}
-	if _, at, err := d.node.Needs(uid); err == nil {
-		d.node.Copied(uid, at)
-	}
+	d.node.Copied(uid, at)
 	slog.InfoContext(ctx, "a sandbox is in the bucket", "sandbox", uid, "took", time.Since(start), "sent", saved.SentBytes, "of", saved.ChunkBytes)
 	if _, err := d.Vault.Sweep(ctx, uid, key, copiesMost, sweepGrace); err != nil {
 		slog.WarnContext(ctx, "older copies of a sandbox stay in the bucket", "sandbox", uid, "err", err)
@@ -315,16 +326,12 @@ func (d *Depot) Revive(ctx context.Context, o fleet.Order, used time.Time, ran b
 	if err != nil {
 		return at, err
 	}
-	c, err := d.open(ctx, o.UID, claim)
+	c, record, err := d.look(ctx, o.UID, claim)
 	if err != nil {
 		return at, err
 	}
 	if len(o.Volumes) > 0 {
 		return d.reviveNow(ctx, o, c, used)
-	}
-	record, err := small(ctx, c, node.CopyRecord, recordMost)
-	if err != nil {
-		return at, err
 	}
 	if at, err = d.node.Revive(ctx, o, record, used, ran); err != nil {
 		return at, err
@@ -334,6 +341,20 @@ func (d *Depot) Revive(ctx context.Context, o fleet.Order, used time.Time, ran b
 	d.mu.Unlock()
 	slog.InfoContext(ctx, "a sandbox of another node is here", "sandbox", o.UID, "made", at)
 	return at, nil
+}
+
+// look is open with the record of the copy. If the bucket is out of reach, nothing has begun here,
+// and another node may get the sandbox: the error has [fleet.ErrFull] in it.
+func (d *Depot) look(ctx context.Context, uid string, claim fleet.Claim) (c *vault.Copy, record []byte, err error) {
+	bounded, cancel := context.WithTimeout(ctx, openTime)
+	defer cancel()
+	if c, err = d.open(bounded, uid, claim); err == nil {
+		record, err = small(bounded, c, node.CopyRecord, recordMost)
+	}
+	if err != nil && ctx.Err() == nil && errors.Is(err, vault.ErrAway) && !d.node.Has(uid) {
+		err = doze.Wrap(errors.Join(fleet.ErrFull, err), doze.Unavailable, "the bucket of copies does not answer the node: try again in a moment")
+	}
+	return c, record, err
 }
 
 // reviveNow begins a sandbox with all of its copy. Its volumes come as they were with its

@@ -7,6 +7,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -65,6 +67,7 @@ type host struct {
 	leaving map[string]bool       // guarded by mu
 	has     map[string]node.Files // guarded by mu; of those that were revived
 	made    map[string]time.Time  // guarded by mu; of when copies are, as the depot says
+	sending map[string]time.Time  // guarded by mu; of when copies may be, as the depot says before it sends them
 	stuck   bool                  // guarded by mu; copies last until they are ended
 	placed  map[string]bool       // guarded by mu; those that were revived
 	wants   []string              // guarded by mu; the volumes of all sandboxes
@@ -298,10 +301,19 @@ func (h *host) Needs(uid string) (node.Files, time.Time, error) {
 	return r.Files, r.At, errors.Join(err, json.Unmarshal(raw, &r))
 }
 
+func (h *host) Sending(uid string, at time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sending[uid] = at
+	return nil
+}
+
 func (h *host) Copied(uid string, at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.made[uid] = at
+	if h.sending[uid].Equal(at) { // or it could have been forgotten in a crash
+		h.made[uid] = at
+	}
 }
 
 func (h *host) Receiving() bool { return false }
@@ -377,7 +389,7 @@ func (y *yard) host(t *testing.T, id, root string, change func(*depot.Options)) 
 	t.Helper()
 	h := &host{
 		dir: t.TempDir(), memory: map[string]string{}, copies: map[string]int{}, leaving: map[string]bool{},
-		builds: map[string]string{}, has: map[string]node.Files{}, made: map[string]time.Time{}, placed: map[string]bool{}, disks: &disks{dir: t.TempDir(), epoch: map[string]uint64{}, saved: map[string]string{}, owner: map[string]string{}},
+		builds: map[string]string{}, has: map[string]node.Files{}, made: map[string]time.Time{}, sending: map[string]time.Time{}, placed: map[string]bool{}, disks: &disks{dir: t.TempDir(), epoch: map[string]uint64{}, saved: map[string]string{}, owner: map[string]string{}},
 	}
 	images := filepath.Join(h.dir, "images")
 	h.files = node.Files{Root: filepath.Join(images, "root.erofs"), Agent: filepath.Join(images, "agent.erofs")}
@@ -479,6 +491,50 @@ func TestFence(t *testing.T) {
 	y.rights.move("nobody", "c")
 	if _, err := c.depot.Revive(t.Context(), fleet.Order{UID: "nobody"}, time.Time{}, false); doze.Public(err).Kind != doze.NotFound {
 		t.Errorf("a sandbox without a copy: %v", err)
+	}
+}
+
+// TestBucketAway: a node that does not reach the bucket says that another one may have the sandbox. One
+// that has it already says no such thing, since then two would have it.
+func TestBucketAway(t *testing.T) {
+	t.Parallel()
+	y := newYard(t)
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close() // nobody listens there any more
+	opened, err := drive.Open(drive.Options{URL: gone.URL + "/bucket", Credentials: y.bucket.Credentials, Region: "us-east-1", Once: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, name := opened.Client()
+	away, err := vault.New(client, name, vault.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := y.host(t, "a", "root", nil), y.host(t, "b", "root", func(o *depot.Options) { o.Vault = away })
+	y.rights.move("s", "a")
+	a.memory["s"] = "one"
+	if err := a.depot.Depart(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	y.rights.move("s", "b")
+	has := y.host(t, "b", "root", func(o *depot.Options) { o.Vault = away })
+	has.memory["s"] = "one"
+	var tries sync.WaitGroup // each lasts until the node gives up
+	for h, want := range map[*host]bool{b: true, has: false} {
+		tries.Go(func() {
+			if _, err := h.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}, false); err == nil || errors.Is(err, fleet.ErrFull) != want {
+				t.Errorf("another node may have it, want %t: %v", want, err)
+			}
+		})
+	}
+	tries.Wait()
+	y.rights.move("s", "c")
+	c := y.host(t, "c", "root", nil)
+	if _, err := c.depot.Revive(t.Context(), fleet.Order{UID: "s"}, time.Time{}, false); err != nil {
+		t.Fatal(err)
+	}
+	if c.fetch(t); c.memory["s"] != "one" {
+		t.Errorf("it goes on as %q", c.memory["s"])
 	}
 }
 

@@ -25,6 +25,9 @@ type Options struct {
 	// "default" is used.
 	Credentials string
 	Region      string // of the bucket
+	// Once has the client send each request once: its user knows when to send it again, and
+	// for how long.
+	Once bool
 }
 
 // Bucket is where all drives of a platform are.
@@ -94,7 +97,11 @@ func Open(o Options) (*Bucket, error) {
 	if v, err := keys.GetWithContext(nil); err != nil || v.AccessKeyID == "" || v.SecretAccessKey == "" {
 		return nil, fmt.Errorf("the credentials of the bucket: %s needs a section [default] with aws_access_key_id and aws_secret_access_key", o.Credentials)
 	}
-	client, err := minio.New(u.Host, &minio.Options{Creds: keys, Secure: u.Scheme == "https", Region: o.Region, BucketLookup: minio.BucketLookupPath})
+	options := minio.Options{Creds: keys, Secure: u.Scheme == "https", Region: o.Region, BucketLookup: minio.BucketLookupPath}
+	if o.Once {
+		options.MaxRetries = 1
+	}
+	client, err := minio.New(u.Host, &options)
 	if err != nil {
 		return nil, fmt.Errorf("the bucket: %w", err)
 	}

@@ -135,7 +135,8 @@ var ErrStopping = doze.Errorf(doze.Unavailable, "the node is shutting down")
 var ErrNoNode error = doze.Errorf(doze.Unavailable, "no node has joined since the control role started: start the node role, or try again in a moment")
 
 // ErrFull is in the error of an order that a node refuses because its memory is reserved
-// for others. Another node may have room.
+// for others. It is also there if the node does not reach the bucket. Nothing has begun, and
+// another node may have room.
 var ErrFull = errors.New("the memory of the node is reserved for others")
 
 // ErrMoved is in the error about a sandbox that is not on the node: it was never there, or

@@ -35,6 +35,9 @@ var errNotFetched = errors.New("its memory did not come from the bucket of copie
 type absence struct {
 	Ran  bool      `json:"ran,omitempty"` // it is to go on by itself
 	Told time.Time `json:"told,omitzero"` // of when its memory is, as its owner was told; zero: nothing is lost
+	// Made is of when a checkpoint is that is here. It counts after all if the bucket has nothing
+	// newer. Zero: there is none.
+	Made time.Time `json:"made,omitzero"`
 	next time.Time // of the next try by itself
 }
 
@@ -140,13 +143,17 @@ func (b *Box) setBack(since, now time.Time) string {
 // copy. The caller has writeDown write it down. Preconditions: the turn and mu are held, or
 // nobody else has the box yet.
 func (b *Box) resort(made, now time.Time) (lost string) {
-	if b.absent != nil || b.n.Fetch == nil || !b.n.GoBack || b.copied.IsZero() || !b.copied.After(made) || len(b.order.Volumes) > 0 || b.hidden() {
+	newest := b.copied
+	if b.sending.After(newest) { // the bucket may have that
+		newest = b.sending
+	}
+	if b.absent != nil || b.n.Fetch == nil || !b.n.GoBack || newest.IsZero() || !newest.After(made) || len(b.order.Volumes) > 0 || b.hidden() {
 		return ""
 	}
-	b.machine, b.absent = nil, &absence{}
-	b.checkpoint.age.Save(b.copied)
+	b.machine, b.absent = nil, &absence{Made: made}
+	b.checkpoint.age.Save(newest)
 	b.n.wanted.Ring()
-	return b.lose(b.copied, now)
+	return b.lose(newest, now)
 }
 
 // receive gets the memory of a box that is absent, and returns its machine, which is
@@ -159,8 +166,11 @@ func (b *Box) receive(ctx context.Context) (machine.Machine, error) {
 	began := time.Now()
 	has, err := n.Fetch(ctx, uid)
 	if doze.Public(err).Kind == doze.NotFound {
+		if b.hasNewer(time.Time{}) {
+			return b.stayHere(ctx, time.Time{})
+		}
 		b.mu.Lock()
-		b.absent, b.copied = nil, time.Time{}
+		b.absent, b.copied, b.sending = nil, time.Time{}, time.Time{}
 		b.mu.Unlock()
 		slog.ErrorContext(ctx, "the copy of a sandbox is gone from the bucket", "sandbox", uid, "err", err)
 		return b.find(ctx) // something older may be left here
@@ -172,6 +182,9 @@ func (b *Box) receive(ctx context.Context) (machine.Machine, error) {
 	s, err := n.away.read(uid)
 	if err != nil {
 		return nil, n.away.unusable(uid, err)
+	}
+	if b.hasNewer(s.At) {
+		return b.stayHere(ctx, s.At)
 	}
 	c := b.made.config
 	s.fix(&c)
@@ -199,6 +212,45 @@ func (b *Box) receive(ctx context.Context) (machine.Machine, error) {
 	return m, n.away.drop(uid)
 }
 
+// hasNewer reports whether what is left here of a box that is absent is no older than a copy of a
+// moment.
+func (b *Box) hasNewer(at time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	made := b.absent.Made
+	return !made.IsZero() && !at.After(made)
+}
+
+// stayHere is the end of receive for a box whose last copy did not get into the bucket. The bucket
+// has an older one of a moment, or none: zero. The box goes on from its checkpoint here, and its
+// owner hears of that. Preconditions: the turn is held.
+func (b *Box) stayHere(ctx context.Context, at time.Time) (machine.Machine, error) {
+	b.mu.Lock()
+	phase := doze.Standby
+	if b.state.Is(doze.Disabled) {
+		phase = doze.Disabled
+	}
+	was := b.absent
+	b.absent = nil
+	b.mu.Unlock()
+	m, err := b.find(ctx)
+	if err == nil {
+		b.mu.Lock()
+		b.copied, b.sending = at, time.Time{}
+		b.note("its last copy is not in the bucket: " + b.checkpoint.goBack(m, was.Made, time.Now()))
+		b.mu.Unlock()
+		err = b.n.save(b, phase, "")
+	}
+	if err != nil {
+		b.mu.Lock()
+		b.absent = was // as the record has it
+		b.mu.Unlock()
+		return nil, err
+	}
+	slog.InfoContext(ctx, "what is here of a sandbox is newer than its copy", "sandbox", b.order.UID, "copy", at, "made", was.Made)
+	return m, b.n.away.drop(b.order.UID)
+}
+
 // present takes note that the memory of a box is here, and returns which phase its record
 // has, and what was known of its absence. Preconditions: the turn is held.
 func (b *Box) present(s *savedSnapshot) (phase doze.Phase, was *absence) {
@@ -208,7 +260,7 @@ func (b *Box) present(s *savedSnapshot) (phase doze.Phase, was *absence) {
 		b.note("its memory was lost: " + b.lose(s.At, time.Now()))
 	}
 	was = b.absent
-	b.absent, b.copied, b.received = nil, s.At, true
+	b.absent, b.copied, b.sending, b.received = nil, s.At, time.Time{}, true
 	b.entry.of(&s.Image, &b.order)
 	if b.state.Is(doze.Disabled) {
 		return doze.Disabled, was

@@ -46,17 +46,25 @@ func (c *chest) fetches() int {
 // copy copies a sandbox, as a depot does.
 func (c *chest) copy(p *process, uid string) (at time.Time) {
 	p.h.t.Helper()
+	return c.send(p, uid, true, true)
+}
+
+// send is copy of a depot that may end before its node has heard of the end. The copy arrives, or not.
+func (c *chest) send(p *process, uid string, arrives, heard bool) (at time.Time) {
+	p.h.t.Helper()
 	dir, _, done, err := p.CopyOut(p.h.t.Context(), uid)
 	if err != nil {
 		p.h.t.Fatal(err)
 	}
 	_, at, err = p.Needs(uid)
-	to := filepath.Join(c.dir, uid)
-	if err = errors.Join(err, os.RemoveAll(to), os.CopyFS(to, os.DirFS(dir))); err != nil {
-		p.h.t.Fatal(err)
+	err = errors.Join(err, p.Sending(uid, at))
+	if to := filepath.Join(c.dir, uid); arrives {
+		err = errors.Join(err, os.RemoveAll(to), os.CopyFS(to, os.DirFS(dir)))
 	}
-	p.Copied(uid, at)
-	if err := done(); err != nil {
+	if heard {
+		p.Copied(uid, at)
+	}
+	if err = errors.Join(err, done()); err != nil {
 		p.h.t.Fatal(err)
 	}
 	return at
@@ -101,9 +109,9 @@ func (c *chest) with(h *host, change func(*node.Options)) *process {
 	return p
 }
 
-// wentTo fails unless sandbox a sleeps, and said that it goes on from a copy or checkpoint of a
-// moment. Then it wakes it.
-func (p *process) wentTo(what string, at time.Time) {
+// wentTo fails unless sandbox a sleeps, and said that it goes on from a copy of a moment. Then it wakes
+// it.
+func (p *process) wentTo(at time.Time) {
 	t := p.h.t
 	t.Helper()
 	synctest.Wait()
@@ -111,7 +119,7 @@ func (p *process) wentTo(what string, at time.Time) {
 	if st.Phase != doze.Standby {
 		t.Fatalf("it is %s: %s", st.Phase, p.h.last("a").Message)
 	}
-	text := "it goes on from its " + what + " of " + at.UTC().Format(time.RFC3339)
+	text := "it goes on from its copy of " + at.UTC().Format(time.RFC3339)
 	if last := p.h.last("a"); !strings.Contains(last.Message, text) || !strings.Contains(last.Message, "what it did since is lost") {
 		t.Errorf("it reported %+v, not %q", last, text)
 	}
@@ -146,7 +154,7 @@ func TestCopyIsLeft(t *testing.T) {
 		h.Kill("a")
 		synctest.Wait()
 		release()
-		p.wentTo("copy", at)
+		p.wentTo(at)
 
 		// With the host, and with what came: that is a checkpoint like others.
 		p.stop()
@@ -162,7 +170,7 @@ func TestCopyIsLeft(t *testing.T) {
 		p.stop()
 		h.Reboot()
 		p = c.with(h, nil)
-		p.wentTo("copy", at)
+		p.wentTo(at)
 
 		// What is here is newer.
 		time.Sleep(time.Minute)
@@ -182,7 +190,7 @@ func TestCopyIsLeft(t *testing.T) {
 		p.hello("a")
 		at = c.copy(p, "a")
 		h.Kill("a")
-		p.wentTo("copy", at)
+		p.wentTo(at)
 
 		// What is here cannot be run.
 		p.sleep("disk")
@@ -198,6 +206,57 @@ func TestCopyIsLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.empty("a")
+	})
+}
+
+// TestCopyIsSent: a node that ends while it sends a copy asks the bucket what that has. If the
+// copy is there, the sandbox goes on from it: another node would, too. Otherwise it loses no more
+// than it has to.
+func TestCopyIsSent(t *testing.T) {
+	virtual(t, func(h *host) {
+		t, c := h.t, newChest(h.t)
+		p := c.with(h, nil)
+		if err := p.Create(t.Context(), order("a")); err != nil {
+			t.Fatal(err)
+		}
+		reboot := func() {
+			time.Sleep(time.Minute)
+			p.stop()
+			h.Reboot()
+			p = c.with(h, nil)
+		}
+		// Nothing of it is in the bucket, and a checkpoint is here.
+		fromHere := func() {
+			t.Helper()
+			awake := time.Now()
+			time.Sleep(time.Minute)
+			p.sleep("disk")
+			p.hello("a")
+			sent := c.send(p, "a", false, false)
+			reboot()
+			p.hello("a")
+			if st, _ := p.Status("a"); st.Setback == nil || !st.Setback.Checkpoint.After(awake) || !st.Setback.Checkpoint.Before(sent) {
+				t.Fatalf("it went to %+v, want what is between %v and %v", st.Setback, awake, sent)
+			}
+		}
+		fromHere()
+
+		// The copy is there, and newer than the checkpoint.
+		at := c.send(p, "a", true, false)
+		reboot()
+		p.wentTo(at)
+
+		// An older copy is there.
+		n := c.fetches()
+		fromHere()
+		if got := c.fetches() - n; got != 1 {
+			t.Errorf("the bucket was asked %d times", got)
+		}
+		reboot() // with what it does since
+		p.hello("a")
+		if got := c.fetches() - n; got != 1 {
+			t.Errorf("after the next crash, the bucket was asked %d times in all", got)
+		}
 	})
 }
 

@@ -349,6 +349,19 @@ func (n *Node) ReviveNow(ctx context.Context, o fleet.Order, has Files, used tim
 	return s.At, n.away.drop(o.UID)
 }
 
+// Sending takes note that the bucket may have a copy of a sandbox from now on, whose memory is of
+// a moment. After a crash, only the bucket can say. It returns when that is on disk.
+func (n *Node) Sending(uid string, at time.Time) error {
+	b := n.box(uid)
+	if b == nil {
+		return errUnknown
+	}
+	b.mu.Lock()
+	b.sending = at
+	b.mu.Unlock()
+	return b.tryToWriteDown()
+}
+
 // Copied takes note that the bucket has a copy of a sandbox, whose memory is of a moment. If
 // nothing newer is left here after a crash, the sandbox goes on from there. The copy is still here.
 func (n *Node) Copied(uid string, at time.Time) {
@@ -361,7 +374,7 @@ func (n *Node) Copied(uid string, at time.Time) {
 	b.mu.Lock()
 	current := archived == b.state.Is(doze.Archived) // else it went into its archive meanwhile, or out
 	if current {
-		b.copied, b.received = at, false
+		b.copied, b.sending, b.received = at, time.Time{}, false
 	}
 	b.mu.Unlock()
 	if !current {

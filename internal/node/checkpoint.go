@@ -74,6 +74,11 @@ func (c *checkpoint) fallBack(m machine.Machine, now time.Time) (lost string) {
 	if made.IsZero() || c.fell == m && c.back != nil && c.back.Checkpoint.Equal(made) {
 		return ""
 	}
+	return c.goBack(m, made, now)
+}
+
+// goBack takes note of a return to a checkpoint of a moment, and returns what is lost.
+func (c *checkpoint) goBack(m machine.Machine, made, now time.Time) (lost string) {
 	c.age.Save(made)
 	c.fell, c.back = m, &setback{Setback: fleet.Setback{Checkpoint: made, At: now}}
 	return fmt.Sprintf("it goes on from its checkpoint of %s, %s ago, and what it did since is lost",
@@ -86,19 +91,23 @@ var settled = []doze.Phase{doze.Running, doze.Suspending, doze.Standby, doze.Wak
 
 // writeDown writes the record of a box after something of it changed that is no phase.
 func (b *Box) writeDown() {
+	if err := b.tryToWriteDown(); err != nil {
+		slog.Error("write a record", "sandbox", b.order.UID, "err", err)
+	}
+}
+
+func (b *Box) tryToWriteDown() error {
 	if b.turn.take(b.life) != nil {
-		return // it is being deleted
+		return nil // it is being deleted
 	}
 	defer b.unlock()
 	b.mu.Lock()
 	phase, message := b.state.Phase(), b.state.Message()
 	b.mu.Unlock()
 	if !slices.Contains(settled, phase) {
-		return
+		return nil
 	}
-	if err := b.n.save(b, phase, message); err != nil {
-		slog.Error("write a record", "sandbox", b.order.UID, "err", err)
-	}
+	return b.n.save(b, phase, message)
 }
 
 // setback returns the setback as the record has it.

@@ -36,6 +36,7 @@ type saved struct {
 	Back     *setback       `json:"back,omitempty"`   // the last time it went back to a checkpoint
 	Absent   *absence       `json:"absent,omitempty"` // its memory is in the bucket, and nothing here counts
 	Copied   time.Time      `json:"copied,omitzero"`  // of when its newest copy in the bucket is
+	Sending  time.Time      `json:"sending,omitzero"` // of when a copy is that the bucket may have, too
 }
 
 const (
@@ -73,7 +74,7 @@ func (n *Node) save(b *Box, phase doze.Phase, message string) error {
 		Blockers: b.checkpoint.noted, Drives: mountsToSave(b.mounted()), Back: b.setback(),
 	}
 	b.mu.Lock()
-	r.Absent, r.Copied = b.absent, b.copied
+	r.Absent, r.Copied, r.Sending = b.absent, b.copied, b.sending
 	b.mu.Unlock()
 	if phase == doze.Failed {
 		r.Failed = cmp.Or(message, phase.String())
@@ -199,7 +200,7 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	b.made.image = r.Image
 	b.entry.of(&r.Image, &b.order)
 	b.checkpoint.adopt(r)
-	b.absent, b.copied = r.Absent, r.Copied
+	b.absent, b.copied, b.sending = r.Absent, r.Copied, r.Sending
 	n.openDrives(b, savedMounts(r.Drives))
 	switch {
 	case r.Archived && r.Absent == nil:

@@ -41,6 +41,7 @@ type yard struct {
 	nodes  map[string]*planetest.Node
 	stops  map[string]func() // of nodes that renew their leases
 	leased map[string]bool   // which nodes have had a lease that ends
+	stuck  map[string]bool   // which nodes do not answer who has them begin a sandbox
 	stop   func()            // of the roster
 	// drivers say what drives the sandboxes of nodes; removed are nodes that the roster forgot.
 	drivers map[string]string
@@ -58,7 +59,7 @@ func (copies) Drop(context.Context, string) error     { return nil }
 func inYard(t *testing.T, fn func(y *yard), ids ...string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		y := &yard{t: t, p: planetest.Start(t, false), shelf: planetest.NewShelf(), nodes: map[string]*planetest.Node{}, stops: map[string]func(){}, leased: map[string]bool{}}
+		y := &yard{t: t, p: planetest.Start(t, false), shelf: planetest.NewShelf(), nodes: map[string]*planetest.Node{}, stops: map[string]func(){}, leased: map[string]bool{}, stuck: map[string]bool{}}
 		y.p.Stop()
 		y.p.Crew = func(s *store.Store) fleet.Node {
 			home, err := s.Setting(t.Context(), roster.HomeSetting)
@@ -91,7 +92,7 @@ func (y *yard) open() {
 			if y.dialed != nil {
 				y.dialed()
 			}
-			return y.nodes[n.ID]
+			return slow{y.nodes[n.ID], y.stuck[n.ID]}
 		}, Met: func(fleet.NodeInfo) {},
 		Removed: func(id string) { y.removed = append(y.removed, id) },
 	})
@@ -103,6 +104,21 @@ func (y *yard) open() {
 		cancel()
 		loop.Wait()
 	}
+}
+
+// slow is a node that may not answer who has it begin a sandbox.
+type slow struct {
+	*planetest.Node
+
+	stuck bool
+}
+
+func (s slow) Revive(ctx context.Context, o fleet.Order, used time.Time, ran bool) (time.Time, error) {
+	if s.stuck {
+		<-ctx.Done()
+		return time.Time{}, context.Cause(ctx)
+	}
+	return s.Node.Revive(ctx, o, used, ran)
 }
 
 // close ends the process of control. Nodes do not notice.
@@ -278,6 +294,44 @@ func TestRescue(t *testing.T) {
 			t.Errorf("the node that comes back is %s and has the lease %+v", y.stateOfN1(), l)
 		}
 	}, "n1", "n2")
+}
+
+// TestRescueIsStuck: a node that does not answer keeps no other sandbox waiting. When it is lost, those
+// that it was to have begin elsewhere.
+func TestRescueIsStuck(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		first, second := y.make("n1", "a", "b"), y.make("n4", "c")
+		for _, uid := range first {
+			y.nodes["n1"].Shelve(uid)
+		}
+		y.nodes["n4"].Shelve(second["c"])
+		y.stuck["n2"] = true
+		y.kill("n2")
+		y.join("n2") // control has another way to it
+		y.want(200, "POST", "/platform/nodes/n3/cordon", "")
+		y.want(200, "POST", "/platform/nodes/n4/cordon", "")
+		y.kill("n1")
+		planetest.After(over)
+		for name, uid := range first {
+			if on := y.crew.Of(crew.Machine, uid); on != "n2" || y.nodes["n2"].Count() > 0 {
+				t.Fatalf("%s is to begin on %s, where %d have begun", name, on, y.nodes["n2"].Count())
+			}
+		}
+		y.want(200, "POST", "/platform/nodes/n2/cordon", "")
+		y.want(200, "POST", "/platform/nodes/n3/uncordon", "")
+		y.kill("n4")
+		planetest.After(over)
+		if diff := cmp.Diff(map[string]string{"c": "n3"}, y.at(second)); diff != "" {
+			t.Errorf("while others wait for a node that does not answer (-want +got):\n%s", diff)
+		}
+		y.kill("n2")
+		planetest.After(over)
+		if diff := cmp.Diff(map[string]string{"a": "n3", "b": "n3"}, y.at(first)); diff != "" {
+			t.Errorf("when that node is lost (-want +got):\n%s", diff)
+		}
+	}, "n1", "n2", "n3", "n4")
 }
 
 // TestBackBeforeRescue: a node that was lost, and is back before others have its sandboxes, keeps

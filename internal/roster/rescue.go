@@ -26,9 +26,12 @@ const (
 	partTime = time.Minute
 )
 
-// rescue has sandboxes of lost nodes go on elsewhere, until ctx ends.
+// rescue has sandboxes of lost nodes go on elsewhere, until ctx ends. One that takes long keeps
+// no other one waiting: a node that does not answer, or its bucket, may.
 func (r *Roster) rescue(ctx context.Context) {
-	for r.lost.Wait(ctx, rescueEvery) {
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	for busy := newBusy(); r.lost.Wait(ctx, rescueEvery); {
 		lost, pending, parting := r.unsettled()
 		if len(lost)+len(pending)+len(parting) == 0 {
 			continue
@@ -41,14 +44,52 @@ func (r *Roster) rescue(ctx context.Context) {
 			continue
 		}
 		r.prune(all, pending, parting)
-		failed := each(ctx, all, func(l control.Lodger) error { return r.bring(ctx, l) })
-		if len(all) > 0 {
-			slog.InfoContext(ctx, "brought sandboxes of lost nodes to others", "sandboxes", len(all), "failed", failed)
+		some := busy.begin(all)
+		if len(some) == 0 && len(all) > 0 {
+			continue
 		}
-		if failed == 0 {
-			r.settled(lost)
+		tasks.Go(func() {
+			failed := each(ctx, busy.slots, some, func(l control.Lodger) error {
+				defer busy.end(l)
+				return r.bring(ctx, l)
+			})
+			if len(some) > 0 {
+				slog.InfoContext(ctx, "brought sandboxes of lost nodes to others", "sandboxes", len(some), "failed", failed)
+			}
+			if failed == 0 && len(some) == len(all) {
+				r.settled(lost)
+			}
+		})
+	}
+}
+
+// busy are the sandboxes that a rescue is at.
+type busy struct {
+	slots chan struct{} // movesMost of them
+
+	mu    sync.Mutex
+	those map[string]bool // guarded by mu; by UID
+}
+
+func newBusy() *busy { return &busy{slots: make(chan struct{}, movesMost), those: map[string]bool{}} }
+
+// begin returns the sandboxes that nobody is at. From now on somebody is, until end.
+func (b *busy) begin(all []control.Lodger) (some []control.Lodger) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, l := range all {
+		if !b.those[l.UID] {
+			b.those[l.UID] = true
+			some = append(some, l)
 		}
 	}
+	return some
+}
+
+func (b *busy) end(l control.Lodger) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.those, l.UID)
 }
 
 // among are the machines that nodes had, and some more. It is nil, which is any, if one of the
@@ -87,11 +128,10 @@ func (r *Roster) prune(living []control.Lodger, pending, parting map[string]bool
 	}
 }
 
-// each does something for all, some at a time, and returns how often it failed.
-func each(ctx context.Context, all []control.Lodger, do func(control.Lodger) error) (failed int) {
+// each does something for all, as many at a time as there are slots, and returns how often it failed.
+func each(ctx context.Context, slots chan struct{}, all []control.Lodger, do func(control.Lodger) error) (failed int) {
 	var tasks sync.WaitGroup
 	var mu sync.Mutex
-	slots := make(chan struct{}, movesMost)
 	for _, l := range all {
 		slots <- struct{}{}
 		tasks.Go(func() {
@@ -173,7 +213,7 @@ func (r *Roster) settle(ctx context.Context, o fleet.Order, last control.Use, fr
 				return err
 			}
 			// It may have been there before, and nobody could say then that it left.
-			if err := r.leave(ctx, next, o.UID); err != nil {
+			if err := r.while(ctx, next, func(ctx context.Context) error { return r.leave(ctx, next, o.UID) }); err != nil {
 				return err
 			}
 			if taken, err := put(ctx, o.UID, from, next); err != nil || !taken {
@@ -186,7 +226,10 @@ func (r *Roster) settle(ctx context.Context, o fleet.Order, last control.Use, fr
 		}
 		err := r.follow(ctx, &o)
 		if err == nil {
-			_, err = r.Crew.Revive(ctx, o, last.At, last.Ran)
+			err = r.while(ctx, at, func(ctx context.Context) error {
+				_, err := r.Crew.Revive(ctx, o, last.At, last.Ran)
+				return err
+			})
 		}
 		if errors.Is(err, fleet.ErrFull) {
 			w.Not, from = append(w.Not, at), at
@@ -200,6 +243,17 @@ func (r *Roster) settle(ctx context.Context, o fleet.Order, last control.Use, fr
 		}
 		return err
 	}
+}
+
+// while asks a node something, until it is lost. One that stands still answers nothing, and nobody
+// has to wait for it any more.
+func (r *Roster) while(ctx context.Context, node string, ask func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if m := r.member(node); m != nil {
+		defer context.AfterFunc(m.here, func() { cancel(errLost) })()
+	}
+	return ask(ctx)
 }
 
 // pend takes note whether a sandbox has a place at which it has not begun.
@@ -303,7 +357,7 @@ func (r *Roster) Drain(ctx context.Context, id string) (moved, stayed int, err e
 	if err != nil {
 		return 0, 0, err
 	}
-	stayed = each(ctx, all, func(l control.Lodger) error { return r.Move(ctx, l, "") })
+	stayed = each(ctx, make(chan struct{}, movesMost), all, func(l control.Lodger) error { return r.Move(ctx, l, "") })
 	return len(all) - stayed, stayed, nil
 }
 

@@ -130,6 +130,9 @@ type member struct {
 	heard time.Time         // when it renewed last
 	seq   uint64            // of the last renewal
 	bytes map[string]uint64 // that its present process told last, by workspace
+	// here ends when the node is lost; lost ends it.
+	here context.Context //nolint:containedctx // calls of others end with it
+	lost context.CancelCauseFunc
 }
 
 // sent counts what sandboxes of a workspace have sent and received since this process
@@ -186,8 +189,14 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (_ fleet.Lease, err
 		return fleet.Lease{}, err
 	}
 	l, err := r.welcome(ctx, record, n.Machines, n.Leased, func(record store.Node) {
+		m := &member{info: n, epoch: record.Epoch, state: record.State, bytes: map[string]uint64{}, heard: time.Now(), seq: n.Seq}
 		r.mu.Lock()
-		r.nodes[n.ID] = &member{info: n, epoch: record.Epoch, state: record.State, bytes: map[string]uint64{}, heard: time.Now(), seq: n.Seq}
+		if was := r.nodes[n.ID]; was != nil { // it was not lost, so calls to it go on
+			m.here, m.lost = was.here, was.lost
+		} else {
+			m.here, m.lost = context.WithCancelCause(context.WithoutCancel(ctx))
+		}
+		r.nodes[n.ID] = m
 		r.mu.Unlock()
 		for _, machine := range n.Leaving { // a control before this one moved them, or this one does
 			r.part(machine, true)
@@ -309,6 +318,9 @@ func (r *Roster) purges(node, machine string) bool {
 
 // errLosing is for a node whose lease ended while it asked for another one.
 var errLosing = doze.Errorf(doze.Unavailable, "the lease of the node has just ended: try again in a moment")
+
+// errLost ends calls to a node that is lost.
+var errLost = doze.Errorf(doze.Unavailable, "the node was lost meanwhile")
 
 // The turns that nodes take one after the other.
 const (
@@ -678,6 +690,8 @@ func (r *Roster) Run(ctx context.Context) error {
 	}
 	var rescues sync.WaitGroup
 	defer rescues.Wait()
+	ctx, stop := context.WithCancel(ctx) // they end also if the records are another control's
+	defer stop()
 	if r.Copies != nil {
 		rescues.Go(func() { r.rescue(ctx) })
 		rescues.Go(func() { r.sweep(ctx) })
@@ -707,7 +721,11 @@ func (r *Roster) Run(ctx context.Context) error {
 			}
 		case now := <-tick.C:
 			for _, l := range r.book.Tick(now) {
-				if err := r.lose(ctx, l); err != nil && ctx.Err() == nil {
+				err := r.lose(ctx, l)
+				if errors.Is(err, store.ErrTaken) {
+					return err
+				}
+				if err != nil && ctx.Err() == nil {
 					slog.ErrorContext(ctx, "the loss of a node is not recorded yet", "node", l.Node, "err", err)
 				}
 			}
@@ -736,6 +754,7 @@ func (r *Roster) lose(ctx context.Context, l lease.Lapse) error {
 	if m := r.nodes[l.Node]; m != nil && m.epoch == l.Epoch {
 		delete(r.nodes, l.Node)
 		delete(r.keys, l.Node)
+		m.lost(errLost)
 	}
 	r.gones[l.Node] = true
 	r.mu.Unlock()

@@ -46,9 +46,10 @@ func (s Settings) Bucket() drive.Options {
 	return drive.Options{URL: s.Drives, Credentials: s.DrivesKeys, Region: s.DrivesRegion}
 }
 
-// RemoteBucket is what the settings say of the bucket of checkpoints.
+// RemoteBucket is what the settings say of the bucket of checkpoints. A vault repeats requests by
+// itself.
 func (s Settings) RemoteBucket() drive.Options {
-	return drive.Options{URL: s.Remote, Credentials: s.RemoteKeys, Region: s.RemoteRegion}
+	return drive.Options{URL: s.Remote, Credentials: s.RemoteKeys, Region: s.RemoteRegion, Once: true}
 }
 
 // Controls are the base URLs of control: one of them is active.

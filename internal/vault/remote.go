@@ -50,17 +50,17 @@ func try(ctx context.Context, what, key string, request func() error) error {
 		case err == nil || errors.Is(err, errExists) || errors.Is(err, errAbsent):
 			return err
 		case ctx.Err() != nil:
-			return fmt.Errorf("%s %s: %w: %w", what, key, context.Cause(ctx), err)
+			return fmt.Errorf("%w: %s %s: %w: %w", ErrAway, what, key, context.Cause(ctx), err)
 		case !passes(err):
 			return fmt.Errorf("%s %s: %w", what, key, err)
 		case n == tries:
-			return fmt.Errorf("%s %s: after %d tries: %w", what, key, n, err)
+			return fmt.Errorf("%w: %s %s: after %d tries: %w", ErrAway, what, key, n, err)
 		}
 		timer := time.NewTimer(wait/2 + rand.N(wait)) //nolint:gosec // G404: it spreads requests, and is no secret
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return fmt.Errorf("%s %s: %w: %w", what, key, context.Cause(ctx), err)
+			return fmt.Errorf("%w: %s %s: %w: %w", ErrAway, what, key, context.Cause(ctx), err)
 		case <-timer.C:
 		}
 		wait = min(2*wait, waitMost)

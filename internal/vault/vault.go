@@ -45,6 +45,8 @@ var (
 	ErrNewer = errors.New("written by a newer version")
 	// ErrBusy is of a directory that somebody else loads into.
 	ErrBusy = errors.New("busy")
+	// ErrAway is of a bucket that does not answer, or is out of service.
+	ErrAway = errors.New("the bucket is away")
 	// ErrUnconditional is of a bucket whose server knows no conditional writes.
 	ErrUnconditional = errors.New("no conditional writes")
 )

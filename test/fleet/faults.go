@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -23,12 +24,16 @@ const (
 	// visitEvery is how often sandboxes are visited that are to stay awake. They fall asleep after
 	// pauseAfter, and are on disk diskAfter later.
 	visitEvery, pauseAfter, diskAfter, copyAfter = 300 * time.Millisecond, "1s", "1s", "1s"
-	// goodTime is how long a fleet works between two faults, at least: sandboxes sleep, and are copied.
+	// goodTime is how long a fleet works between two rounds, at least: sandboxes sleep, and are copied.
 	goodTime = 4 * time.Second
-	// atOnceMost is how many faults a round has, at most.
-	atOnceMost = 4
+	// roundMost is how many faults a round has, at most. leastTime is for how long others may
+	// happen while a short one lasts.
+	roundMost, leastTime = 8, 12 * time.Second
 	// everTime bounds an answer while a fault is none of the business of sandboxes.
 	everTime = 10 * time.Second
+	// eachAhead is how often a kind may have happened more than another one, and be next, if each
+	// is to happen. It lets rounds be full.
+	eachAhead = 2
 	// ripeTime bounds the time until there are first copies.
 	ripeTime = 4 * time.Minute
 )
@@ -40,9 +45,11 @@ type options struct {
 	sandboxes int
 	only      string // part of the names of faults; empty: all of them
 	times     int    // how often an upgrade restarts each process
-	// each has every kind happen once, in an order at random, before one happens twice.
+	// each has all kinds happen about as often, in an order at random.
 	each bool
-	say  func(string)
+	// clock is by how much the clock of this host is set wrong by some faults; 0: never.
+	clock time.Duration
+	say   func(string)
 }
 
 // counts is what a run ends with.
@@ -55,8 +62,11 @@ type counts struct {
 	writes, lost            uint64
 	moved                   int // sandboxes that were on another node after a fault
 	wrong                   []string
+	late                    []string      // answers that came late, or not, while nothing failed that they need
+	load                    float64       // the highest of the host
 	slowest                 time.Duration // answer after a fault
 	slowestSettle, overWith time.Duration
+	spent                   map[string]time.Duration // by what it was spent on
 }
 
 func (c counts) String() string {
@@ -65,12 +75,22 @@ func (c counts) String() string {
 		fmt.Sprintf("%d writes; %d returns to a checkpoint, which lost %d writes; %d sandboxes went to other nodes", c.writes, c.rewinds, c.lost, c.moved),
 		fmt.Sprintf("after a fault: all nodes ready after %s at most, each sandbox answers after %s at most", c.slowestSettle.Round(time.Millisecond), c.slowest.Round(time.Millisecond)),
 		fmt.Sprintf("%d requests while control, the records, the bucket or an edge failed alone; they had to be answered", c.asked),
-		fmt.Sprintf("%d wrong", len(c.wrong)),
+		"spent " + c.spentOn(),
+		fmt.Sprintf("%d wrong, %d late; the load of the host was up to %.0f", len(c.wrong), len(c.late), c.load),
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.kinds)) {
 		lines = append(lines, fmt.Sprintf("%4d %s", c.kinds[name], name))
 	}
 	return strings.Join(lines, "\n")
+}
+
+// spentOn says where the time of a run went.
+func (c counts) spentOn() string {
+	var parts []string
+	for _, on := range slices.Sorted(maps.Keys(c.spent)) {
+		parts = append(parts, fmt.Sprintf("%s on %s", c.spent[on].Round(time.Second), on))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // trial is one run.
@@ -99,8 +119,9 @@ func try(ctx context.Context, dir string, o options) (c counts, err error) {
 		tasks.Wait()
 		err = errors.Join(err, f.close())
 	}()
-	t := &trial{options: o, f: f, dice: rand.New(rand.NewPCG(o.seed, 0)), counts: counts{seed: o.seed, kinds: map[string]int{}}} //nolint:gosec // G404: not a secret
-	if len(t.kinds(false)) == 0 {
+	f.clock = o.clock
+	t := &trial{options: o, f: f, dice: rand.New(rand.NewPCG(o.seed, 0)), counts: counts{seed: o.seed, kinds: map[string]int{}, spent: map[string]time.Duration{}}} //nolint:gosec // G404: not a secret
+	if len(t.kinds(nil)) == 0 {
 		return c, fmt.Errorf("no fault has %q in its name", o.only)
 	}
 	t.recorder = newRecorder(o.say)
@@ -120,8 +141,11 @@ func try(ctx context.Context, dir string, o options) (c counts, err error) {
 	if err := t.f.ripe(ctx, ripeTime, t.witnesses); err != nil {
 		return c, err
 	}
+	if o.clock == 0 {
+		o.say("the clock is left alone: -clock 10m has faults set that of the whole host wrong, and right again")
+	}
 	t.visitors(ctx, &tasks)
-	for t.counts.faults < o.faults && err == nil && ctx.Err() == nil && !t.lost.Load() && len(t.counts.wrong) < faultsMax {
+	for t.counts.faults < o.faults && err == nil && ctx.Err() == nil && !t.lost.Load() && len(t.counts.wrong)+len(t.counts.late) < faultsMax {
 		err = t.round(ctx)
 	}
 	if t.lost.Load() { // what each process waits for is in its log then
@@ -152,33 +176,48 @@ func (t *trial) visitors(ctx context.Context, tasks *sync.WaitGroup) {
 	}
 }
 
-// choose returns the faults of one round. Those of a kind that is to be alone are alone.
+// choose returns the faults of one round. Each goes into the queue of what it harms, where they
+// follow each other. Queues go on at the same time. So while a fault lasts for long, others begin
+// and end. All of a round have the same to be asked meanwhile.
 func (t *trial) choose() (chosen []fault) {
-	many := min(1+t.dice.IntN(atOnceMost), t.faults-t.counts.faults)
-	for range 100 { // two faults may not be on the same host
-		kinds := t.kinds(len(chosen) > 0)
+	many := min(1+t.dice.IntN(roundMost), t.faults-t.counts.faults)
+	queues := map[string]time.Duration{} // how long each lasts
+	longest := leastTime
+	for range 100 { // what does not fit may be followed by what does
+		var as *meanwhile
+		if len(chosen) > 0 {
+			as = &chosen[0].meanwhile
+		}
+		kinds := t.kinds(as)
 		if len(kinds) == 0 {
 			break
 		}
 		k := kinds[t.dice.IntN(len(kinds))]
 		one := k.make(t.f, nodeName(t.dice.IntN(nodes)), t.dice)
 		one.meanwhile = k.meanwhile
-		if slices.ContainsFunc(chosen, func(o fault) bool { return o.on == one.on }) {
+		one.after = time.Duration(t.dice.Int64N(int64(2 * nodeLease)))
+		if one.meanwhile != anything {
+			one.after = 0 // the fleet recovers before the next one
+		}
+		queue := queues[one.queue()] + one.after + one.last
+		if len(chosen) > 0 && one.meanwhile == anything && queue > longest {
 			continue
 		}
+		queues[one.queue()], longest = queue, max(longest, queue)
 		chosen = append(chosen, one)
 		t.counts.kinds[k.name]++
-		if len(chosen) == many || k.alone() {
+		if len(chosen) == many {
 			break
 		}
 	}
 	return chosen
 }
 
-// kinds are those of which the next fault may be, perhaps one of several in its round.
-func (t *trial) kinds(together bool) (all []kind) {
+// kinds are those of which the next fault may be. In a round that has one already, the same has to
+// be asked of sandboxes meanwhile.
+func (t *trial) kinds(as *meanwhile) (all []kind) {
 	for _, k := range harm {
-		if strings.Contains(k.name, t.only) {
+		if strings.Contains(k.name, t.only) && (t.clock != 0 || k.name != clockKind) {
 			all = append(all, k)
 		}
 	}
@@ -187,11 +226,21 @@ func (t *trial) kinds(together bool) (all []kind) {
 		least = min(least, t.counts.kinds[k.name])
 	}
 	return slices.DeleteFunc(all, func(k kind) bool {
-		return t.each && t.counts.kinds[k.name] > least || together && k.alone()
+		return t.each && t.counts.kinds[k.name] > least+eachAhead || as != nil && k.meanwhile != *as
 	})
 }
 
-// round has one fault happen, or two, and looks at everything after that.
+// spend adds the time since a moment to what was spent on something.
+func (t *trial) spend(on string, since time.Time) { t.counts.spent[on] += time.Since(since) }
+
+// wrong takes note of what must not be.
+func (t *trial) wrong(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	t.say("WRONG: " + text)
+	t.counts.wrong = append(t.counts.wrong, text)
+}
+
+// round has some faults happen, and looks at everything after that.
 func (t *trial) round(ctx context.Context) error {
 	chosen := t.choose()
 	var names []string
@@ -199,16 +248,21 @@ func (t *trial) round(ctx context.Context) error {
 		names = append(names, one.name)
 	}
 	what := strings.Join(names, " + ")
+	good := time.Now()
 	pause(ctx, goodTime+time.Duration(t.dice.Int64N(int64(time.Second))))
-	t.say(fmt.Sprintf("%d of %d, %d wrong: %s", t.counts.faults+len(chosen), t.faults, len(t.counts.wrong), what))
+	t.spend("good times", good)
+	t.say(fmt.Sprintf("%d of %d, %d wrong, %d late: %s", t.counts.faults+len(chosen), t.faults, len(t.counts.wrong), len(t.counts.late), what))
 	before := t.places()
+	began := time.Now()
 	heard := t.meanwhile(ctx, chosen)
-	err := t.f.suffer(ctx, chosen, time.Duration(t.dice.Int64N(int64(2*nodeLease)))/time.Duration(len(chosen)))
+	err := t.f.suffer(ctx, chosen, t.say)
 	for _, text := range heard() {
 		text = fmt.Sprintf("during %s: %s", what, text)
-		t.say("WRONG: " + text)
-		t.counts.wrong = append(t.counts.wrong, text)
+		t.say("LATE: " + text)
+		t.counts.late = append(t.counts.late, text)
 	}
+	t.counts.load = max(t.counts.load, hostLoad())
+	t.spend("faults", began)
 	if err != nil {
 		return err
 	}
@@ -218,6 +272,8 @@ func (t *trial) round(ctx context.Context) error {
 		return fmt.Errorf("after %s: %w", what, err)
 	}
 	t.counts.slowestSettle = max(t.counts.slowestSettle, time.Since(over))
+	t.spend("nodes that join", over)
+	ready := time.Now()
 	var tasks sync.WaitGroup
 	found := make([][]string, len(t.witnesses))
 	slow := make([]time.Duration, len(t.witnesses))
@@ -225,35 +281,45 @@ func (t *trial) round(ctx context.Context) error {
 		tasks.Go(func() { found[i], slow[i] = t.examine(ctx, w) })
 	}
 	tasks.Wait()
+	t.spend("answers", ready)
 	t.counts.slowest = max(t.counts.slowest, slices.Max(slow))
 	for _, text := range slices.Concat(found...) {
-		text = fmt.Sprintf("after %s: %s", what, text)
-		t.say("WRONG: " + text)
-		t.counts.wrong = append(t.counts.wrong, text)
+		t.wrong("after %s: %s", what, text)
 	}
+	t.ask(ctx, what, before)
+	return nil
+}
+
+// ask compares what sandboxes lost with what was told of it.
+func (t *trial) ask(ctx context.Context, what string, before map[string]string) {
+	defer t.spend("notices", time.Now())
 	after := t.places()
-	for _, w := range t.witnesses {
-		var told []notice
-		late := until(ctx, noticeTime, func() error { // its node may have had to join first
-			more, err := t.f.notices(ctx, w)
-			told = append(told, more...)
-			if err == nil && !t.recorder.told(w.name, told) {
-				err = errors.New("it has not said all yet")
-			}
-			return err
+	late := make([]error, len(t.witnesses))
+	told := make([][]notice, len(t.witnesses))
+	var tasks sync.WaitGroup
+	for i, w := range t.witnesses {
+		tasks.Go(func() {
+			late[i] = until(ctx, noticeTime, func() error { // its node may have had to join first
+				more, err := t.f.notices(ctx, w)
+				told[i] = append(told[i], more...)
+				if err == nil && !t.recorder.told(w.name, told[i]) {
+					err = errors.New("it has not said all yet")
+				}
+				return err
+			})
 		})
-		wrong, rewinds, lost := t.recorder.settle(w.name, told)
+	}
+	tasks.Wait()
+	for i, w := range t.witnesses {
+		wrong, rewinds, lost := t.recorder.settle(w.name, told[i])
 		t.counts.rewinds, t.counts.lost = t.counts.rewinds+rewinds, t.counts.lost+lost
 		for _, text := range wrong {
-			text = fmt.Sprintf("after %s: %s (%v)", what, text, late)
-			t.say("WRONG: " + text)
-			t.counts.wrong = append(t.counts.wrong, text)
+			t.wrong("after %s: %s (%v)", what, text, late[i])
 		}
 		if after[w.name] != before[w.name] {
 			t.counts.moved++
 		}
 	}
-	return nil
 }
 
 // meanwhile asks all sandboxes while a fault lasts that is none of their business, until heard is
@@ -349,10 +415,23 @@ func (t *trial) places() map[string]string {
 	return at
 }
 
-// verdict is an error if something was wrong.
+// verdict is an error if something was wrong, or late. A host that is busy with other things is
+// late, and needs longer leases.
 func (c counts) verdict(err error) error {
-	if len(c.wrong) > 0 {
-		err = errors.Join(err, errors.New(strings.Join(c.wrong[:min(len(c.wrong), faultsMax)], "\n")))
+	if all := slices.Concat(c.wrong, c.late); len(all) > 0 {
+		err = errors.Join(err, errors.New(strings.Join(all[:min(len(all), faultsMax)], "\n")))
 	}
 	return err
+}
+
+// hostLoad is how many tasks of the host want a processor, over the last minute.
+func hostLoad() (one float64) {
+	raw, err := os.ReadFile("/proc/loadavg")
+	if err == nil {
+		_, err = fmt.Sscan(string(raw), &one)
+	}
+	if err != nil {
+		return 0 // it is only told
+	}
+	return one
 }

@@ -4,13 +4,13 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 )
 
 // planned are the rounds that a seed decides, without a fleet that suffers them.
 func planned(seed uint64, faults int, each bool) (rounds [][]fault, kinds map[string]int) {
-	f := &fleet{wire: &wire{hosts: map[string]string{controlHost: "127.0.0.1", standbyHost: "127.0.0.1"}}}
 	t := &trial{
-		options: options{seed: seed, faults: faults, each: each}, f: f,
+		options: options{seed: seed, faults: faults, each: each}, f: &fleet{},
 		dice:   rand.New(rand.NewPCG(seed, 0)),
 		counts: counts{kinds: map[string]int{}},
 	}
@@ -25,40 +25,45 @@ func planned(seed uint64, faults int, each bool) (rounds [][]fault, kinds map[st
 	return rounds, t.counts.kinds
 }
 
-// TestChoice: a fault during which sandboxes must answer is alone in its round, and happens. Others
-// come together, on several hosts.
+// TestChoice: all faults of a round have the same asked of sandboxes meanwhile. They come together,
+// and none lasts longer than a round whose longest one began first.
 func TestChoice(t *testing.T) {
 	t.Parallel()
 	for _, each := range []bool{false, true} {
 		for seed := range uint64(50) {
 			const faults = 300
 			rounds, kinds := planned(seed, faults, each)
-			sum, together := 0, 0
+			sum, together, follow := 0, 0, 0
 			for _, chosen := range rounds {
 				sum += len(chosen)
-				var on []string
+				queues := map[string]int{}
 				for _, one := range chosen {
-					on = append(on, one.on)
-					if one.meanwhile != anything && len(chosen) > 1 {
-						t.Fatalf("seed %d: %s is one of %d", seed, one.name, len(chosen))
+					queues[one.queue()]++
+					if one.meanwhile != chosen[0].meanwhile {
+						t.Fatalf("seed %d: %s comes with %s", seed, one.name, chosen[0].name)
 					}
 				}
-				slices.Sort(on)
-				if len(slices.Compact(on)) != len(chosen) {
-					t.Fatalf("seed %d: two faults are on one host: %v", seed, on)
+				for _, n := range queues {
+					if n > 1 {
+						follow++
+					}
 				}
-				if len(chosen) > 1 {
+				if len(queues) > 1 {
 					together++
 				}
+				if len(chosen) > roundMost {
+					t.Fatalf("seed %d: a round has %d faults", seed, len(chosen))
+				}
 			}
-			if sum != faults || together == 0 {
-				t.Fatalf("seed %d: %d of %d faults, %d times together", seed, sum, faults, together)
+			if sum != faults || together == 0 || follow == 0 {
+				t.Fatalf("seed %d: %d of %d faults, %d times together, %d times one after the other", seed, sum, faults, together, follow)
 			}
 			if !each {
 				continue
 			}
 			for _, k := range harm {
-				if n := kinds[k.name]; n < faults/len(harm) || n > faults/len(harm)+1 {
+				all := len(harm) - 1 // without the clock
+				if n := kinds[k.name]; k.name != clockKind && (n < faults/all-eachAhead || n > faults/all+1+eachAhead) || k.name == clockKind && n > 0 {
 					t.Errorf("seed %d: %d times %s", seed, n, k.name)
 				}
 			}
@@ -66,14 +71,52 @@ func TestChoice(t *testing.T) {
 	}
 }
 
+// TestQueues: what sandboxes must not notice does not come together if they would have to.
+func TestQueues(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(50) {
+		rounds, _ := planned(seed, 300, true)
+		for _, chosen := range rounds {
+			others := map[string]bool{}
+			for _, one := range chosen {
+				if one.meanwhile != anything && one.on != bucketHost {
+					others[one.queue()] = true
+				}
+			}
+			if len(others) > 1 {
+				t.Fatalf("seed %d: faults of control, the records or edges are in %d queues", seed, len(others))
+			}
+		}
+	}
+}
+
+// TestClock: how far the clock is ahead is told by the one that never jumps.
+func TestClock(t *testing.T) {
+	t.Parallel()
+	was := clocks{real: 100 * time.Hour, monotonic: time.Hour}
+	for name, c := range map[string]struct {
+		now  clocks
+		want time.Duration
+	}{
+		"it jumped ahead":     {clocks{real: 100*time.Hour + 10*time.Minute + 3*time.Second, monotonic: time.Hour + 3*time.Second}, 10 * time.Minute},
+		"it jumped back":      {clocks{real: 100*time.Hour - 10*time.Minute + 3*time.Second, monotonic: time.Hour + 3*time.Second}, -10 * time.Minute},
+		"somebody set it":     {clocks{real: 100*time.Hour + 3*time.Second, monotonic: time.Hour + 3*time.Second}, 0},
+		"it did both by some": {clocks{real: 100*time.Hour + 2*time.Second, monotonic: time.Hour + 3*time.Second}, -time.Second},
+	} {
+		if got := c.now.ahead(was); got != c.want {
+			t.Errorf("%s: %s ahead, want %s", name, got, c.want)
+		}
+	}
+}
+
 // TestAskedKinds: sandboxes are asked while PostgreSQL, the bucket, control or an edge fails.
 func TestAskedKinds(t *testing.T) {
 	t.Parallel()
-	rounds, _ := planned(1, len(harm), true)
+	rounds, _ := planned(1, 4*len(harm), true)
 	asked := map[string]bool{}
 	for _, chosen := range rounds {
-		if chosen[0].meanwhile != anything {
-			asked[chosen[0].on] = true
+		for _, one := range chosen {
+			asked[one.on] = asked[one.on] || one.meanwhile != anything
 		}
 	}
 	for _, host := range []string{recordsHost, bucketHost, controlHost} {

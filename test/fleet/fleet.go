@@ -75,6 +75,7 @@ type fleet struct {
 	bin     string
 	extra   []string // more flags of nodes
 	turn    atomic.Uint64
+	clock   time.Duration // by how much the clock of this host is wrong during some faults
 
 	all map[string]*process // by name
 	ids map[string]string   // ids of nodes, by name
@@ -137,7 +138,7 @@ func startWith(ctx context.Context, dir string, change func(*fleet) error, extra
 	if err := errors.Join(f.plan(ctx), change(f)); err != nil {
 		return f, err
 	}
-	if err := errors.Join(f.begin(bucketHost), f.begin(recordsHost), f.recorded(ctx)); err != nil {
+	if err := errors.Join(f.begin(bucketHost), f.begin(recordsHost), f.recorded(ctx, answers)); err != nil {
 		return f, err
 	}
 	for _, name := range []string{controlHost, nodeName(0)} {
@@ -297,16 +298,19 @@ func (f *fleet) dialEdge(ctx context.Context, _, address string) (c net.Conn, er
 	return nil, err
 }
 
-// active is the control that lets others in, or the first one.
-func (f *fleet) active() string {
+// listening are the controls that let others in.
+func (f *fleet) listening() (names []string) {
 	for _, name := range controlNames() {
 		if c, err := (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "tcp", f.at(name, controlPort)); err == nil {
 			_ = c.Close()
-			return name
+			names = append(names, name)
 		}
 	}
-	return controlHost
+	return names
 }
+
+// active is the control that lets others in, or the first one.
+func (f *fleet) active() string { return append(f.listening(), controlHost)[0] }
 
 // idle is the control that is not active.
 func (f *fleet) idle() string {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -19,10 +20,22 @@ type fault struct {
 	name string // tells all of it
 	on   string // of which there must be no two at a time
 	last time.Duration
-	do   func(ctx context.Context) error
-	end  func(ctx context.Context) error
+	// after is how long nothing fails in its queue before it.
+	after time.Duration
+	do    func(ctx context.Context) error
+	end   func(ctx context.Context) error
 	// meanwhile says what sandboxes do while it lasts. It is that of its kind.
 	meanwhile meanwhile
+}
+
+// queue is where a fault has its turn: nothing else in it fails meanwhile. If sandboxes are asked
+// meanwhile, all but the bucket and the clock is one queue. Without control, the records, and an
+// edge at the same time, they could not answer.
+func (o fault) queue() string {
+	if o.meanwhile == anything || o.on == bucketHost || o.on == clockHost {
+		return o.on
+	}
+	return controlHost
 }
 
 // meanwhile is what is asked of sandboxes during a fault.
@@ -41,10 +54,6 @@ type kind struct {
 	// make returns a fault, on a node that was chosen at random.
 	make func(f *fleet, node string, dice *rand.Rand) fault
 }
-
-// alone reports whether nothing else may fail in the round: else the answers of sandboxes would
-// prove nothing.
-func (k kind) alone() bool { return k.meanwhile != anything }
 
 // harm are the kinds of faults.
 var harm = []kind{
@@ -94,16 +103,16 @@ var harm = []kind{
 		return f.parted(node, "all", slices.Concat(controlNames(), []string{bucketHost}, edgeNames()), dice)
 	}},
 	{"kill the active control, restart it at once", asEver, func(f *fleet, _ string, _ *rand.Rand) fault {
-		return f.deadRole(f.active(), 0)
+		return f.deadControl("the active control", f.active, 0)
 	}},
 	{"kill the active control, restart it later", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.deadRole(f.active(), leases(dice, 0.5))
+		return f.deadControl("the active control", f.active, leases(dice, 0.5))
 	}},
 	{"kill the control that stands by, restart it later", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
-		return f.deadRole(f.idle(), leases(dice, 0.5))
+		return f.deadControl("the control that stands by", f.idle, leases(dice, 0.5))
 	}},
 	{"stop the active control for 2 leases", anything, func(f *fleet, _ string, _ *rand.Rand) fault {
-		return f.stopped(f.active(), justDozed, 2*nodeLease)
+		return f.stoppedControl(2 * nodeLease)
 	}},
 	{"kill both controls, restart them later", anything, func(f *fleet, _ string, dice *rand.Rand) fault {
 		return f.deadControls(leases(dice, 0.5))
@@ -123,6 +132,9 @@ var harm = []kind{
 	{"kill the bucket while other things fail", anything, func(f *fleet, _ string, dice *rand.Rand) fault {
 		return f.deadRole(bucketHost, leases(dice, 0.5))
 	}},
+	{"the bucket answers 503 while other things fail", anything, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.gated("answers 503", gateRefuses, leases(dice, 0.5))
+	}},
 	{"stop the bucket", asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
 		return f.stopped(bucketHost, justDozed, leases(dice, 0.5))
 	}},
@@ -140,6 +152,9 @@ var harm = []kind{
 	}},
 	{"kill an edge, restart it later", soon, func(f *fleet, _ string, dice *rand.Rand) fault {
 		return f.deadEdge(edgeName(dice.IntN(edges)), leases(dice, 0.5))
+	}},
+	{clockKind, asEver, func(f *fleet, _ string, dice *rand.Rand) fault {
+		return f.wrongClock(dice)
 	}},
 }
 
@@ -176,6 +191,36 @@ func (f *fleet) deadRole(name string, last time.Duration) fault {
 	}
 }
 
+// deadControl is a control that ends, and is started again. Which one that is shows when it ends.
+func (f *fleet) deadControl(named string, which func() string, last time.Duration) fault {
+	name := controlHost
+	return fault{
+		name: fmt.Sprintf("kill %s, and start it after %s", named, last), on: controlHost, last: last,
+		do: func(context.Context) error {
+			name = which()
+			return f.kill(name)
+		},
+		end: func(context.Context) error { return f.begin(name) },
+	}
+}
+
+// stoppedControl is a time in which the active control stands still.
+func (f *fleet) stoppedControl(last time.Duration) fault {
+	var pid []int
+	return fault{
+		name: fmt.Sprintf("stop the process of the active control for %s", last), on: controlHost, last: last,
+		do: func(context.Context) error {
+			pid = []int{f.pid(f.active())}
+			signalAll(pid, syscall.SIGSTOP)
+			return nil
+		},
+		end: func(context.Context) error {
+			signalAll(pid, syscall.SIGCONT)
+			return nil
+		},
+	}
+}
+
 // deadControls is a time without a control.
 func (f *fleet) deadControls(last time.Duration) fault {
 	return fault{
@@ -191,7 +236,7 @@ func (f *fleet) deadRecords(word string, by syscall.Signal, last time.Duration) 
 	return fault{
 		name: fmt.Sprintf("%s PostgreSQL, and start it after %s", word, last), on: recordsHost, last: last,
 		do:  func(context.Context) error { return f.leave(recordsHost, by) },
-		end: func(ctx context.Context) error { return errors.Join(f.begin(recordsHost), f.recorded(ctx)) },
+		end: func(ctx context.Context) error { return errors.Join(f.begin(recordsHost), f.recorded(ctx, answers)) },
 	}
 }
 
@@ -271,25 +316,27 @@ func (f *fleet) stopped(name string, what int, last time.Duration) fault {
 func (f *fleet) parted(node, named string, from []string, dice *rand.Rand) fault {
 	which := dice.IntN(3)
 	last := leases(dice, 0.5)
+	var pairs [][2]string
+	for _, other := range from {
+		if which != 2 {
+			pairs = append(pairs, [2]string{node, other})
+		}
+		if which != 1 {
+			pairs = append(pairs, [2]string{other, node})
+		}
+	}
 	return fault{
 		name: fmt.Sprintf("cut %s from %s for %s, %s", node, named, last, []string{"both directions", "what it sends", "what it gets"}[which]),
 		on:   node, last: last,
 		do: func(ctx context.Context) error {
-			for _, other := range from {
-				if which != 2 {
-					if err := f.wire.cut(ctx, node, other); err != nil {
-						return err
-					}
-				}
-				if which != 1 {
-					if err := f.wire.cut(ctx, other, node); err != nil {
-						return err
-					}
+			for _, pair := range pairs {
+				if err := f.wire.cut(ctx, pair[0], pair[1]); err != nil {
+					return err
 				}
 			}
 			return nil
 		},
-		end: f.wire.heal,
+		end: func(ctx context.Context) error { return f.wire.heal(ctx, pairs...) },
 	}
 }
 
@@ -335,21 +382,63 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// suffer has faults begin, one some time after the other, and end.
-func (f *fleet) suffer(ctx context.Context, faults []fault, apart time.Duration) (err error) {
-	done := make(chan error, len(faults))
-	for i, one := range faults {
-		if i > 0 {
-			pause(ctx, apart)
+// suffer has faults happen: those of a queue one after the other, and all queues at the same time.
+// Faults during which sandboxes are asked are followed by a fleet that is well again.
+func (f *fleet) suffer(ctx context.Context, faults []fault, say func(string)) error {
+	queues := map[string][]fault{}
+	for _, one := range faults {
+		queues[one.queue()] = append(queues[one.queue()], one)
+	}
+	var tasks sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	for _, queue := range queues {
+		tasks.Go(func() {
+			for i, one := range queue {
+				err := one.happen(ctx, say)
+				if err == nil && one.meanwhile != anything && i < len(queue)-1 {
+					err = f.recover(ctx)
+				}
+				if err != nil {
+					mu.Lock()
+					errs = append(errs, fmt.Errorf("%s: %w", one.name, err))
+					mu.Unlock()
+					return
+				}
+			}
+		})
+	}
+	tasks.Wait()
+	return errors.Join(errs...)
+}
+
+// happen has a fault begin and end. It ends also with ctx.
+func (o fault) happen(ctx context.Context, say func(string)) error {
+	if !pause(ctx, o.after) {
+		return nil
+	}
+	say("  begins: " + o.name)
+	err := o.do(ctx)
+	pause(ctx, o.last)
+	return errors.Join(err, o.end(context.WithoutCancel(ctx)))
+}
+
+// breath is how long a fleet works between two faults that sandboxes must not notice. Control sees
+// its records once more, and all nodes renew their leases.
+const breath = 2500 * time.Millisecond
+
+// recover waits until a fleet survives the next fault: all nodes have joined, and a control stands
+// by. One that has just lost the records may seem to do so, but still lets others in.
+func (f *fleet) recover(ctx context.Context) error {
+	err := until(ctx, readyTime, func() error {
+		if open := f.listening(); len(open) != 1 {
+			return errors.Join(fmt.Errorf("controls that let others in: %v", open), f.settle(ctx))
 		}
-		err = errors.Join(err, one.do(ctx))
-		go func() { // ends before suffer
-			pause(ctx, one.last)
-			done <- one.end(context.WithoutCancel(ctx))
-		}()
+		return nil
+	})
+	if err := errors.Join(err, f.settle(ctx), f.recorded(ctx, standsBy)); err != nil {
+		return err
 	}
-	for range faults {
-		err = errors.Join(err, <-done)
-	}
-	return err
+	pause(ctx, breath)
+	return nil
 }

@@ -41,7 +41,8 @@ func command(ctx context.Context, args []string) (err error) {
 	flags.StringVar(&o.only, "only", "", "only faults, or restarts, whose name has this `text`")
 	flags.DurationVar(&nodeLease, "lease", nodeLease, "how `long` the lease of a node is")
 	flags.IntVar(&o.times, "times", 1, "how `often` each process is restarted")
-	flags.BoolVar(&o.each, "each", false, "have each kind of fault happen before one happens twice")
+	flags.BoolVar(&o.each, "each", false, "have all kinds of faults happen about as often")
+	flags.DurationVar(&o.clock, "clock", 0, "by how `much` faults may set the clock of this host wrong, for seconds, which everything on it sees; 0: they do not")
 	flags.IntVar(&asleep, "asleep", 50, "how `many` sandboxes sleep when their node is lost")
 	flags.IntVar(&fill, "fill", 0, "how many `megabytes` the volume has")
 	flags.IntVar(&awake, "awake", 20, "how `many` sandboxes run when their node is lost")
@@ -52,6 +53,9 @@ func command(ctx context.Context, args []string) (err error) {
 	}
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
+	}
+	if o.clock < 0 || o.clock > clockMost {
+		return fmt.Errorf("-clock must be between 0 and %s", clockMost)
 	}
 	if *dir == "" {
 		if *dir, err = os.MkdirTemp("", "doze-fleet-"); err != nil {

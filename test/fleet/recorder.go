@@ -100,7 +100,15 @@ type rewind struct {
 	first time.Time // when the first write was accepted that is lost
 	last  time.Time // the same of the last one
 	lost  uint64    // writes whose answers the sandbox may have heard
+	// stood is for a sandbox that wrote nothing for a lease, and then a little. It is when the last
+	// write before that was accepted. See lateMost.
+	stood time.Time
 }
+
+// lateMost is for how long a sandbox may run on whose host stood still as a whole, and whose lease
+// ended meanwhile. Its guard looks five times in a second, and may wait for a processor. The
+// notice of the node that has the sandbox now may be from before that.
+const lateMost = time.Second
 
 func newRecorder(log func(string)) *recorder {
 	return &recorder{known: map[string]*trail{}, conns: map[net.Conn]bool{}, log: log}
@@ -150,6 +158,9 @@ func (r *recorder) take(m message, now time.Time) (answer, error) {
 	}
 	for w := t.head; w != before; w = w.parent {
 		w.dead, back.first = true, w.at
+		if late := back.last.Sub(w.at); late <= lateMost && w.at.Sub(w.parent.at) >= nodeLease {
+			back.stood = w.parent.at
+		}
 	}
 	if back.lost > 0 {
 		t.rewinds = append(t.rewinds, back)
@@ -216,7 +227,8 @@ func (r *recorder) settle(name string, told []notice) (wrong []string, rewinds i
 
 // covered reports whether a notice tells of a rewind.
 func (b rewind) covered(n notice) bool {
-	return !n.at.Before(b.last.Add(-clockSlack)) && !b.first.Before(n.checkpoint.Add(-clockSlack))
+	after := !n.at.Before(b.last.Add(-clockSlack)) || !b.stood.IsZero() && !n.at.Before(b.stood.Add(-clockSlack))
+	return after && !b.first.Before(n.checkpoint.Add(-clockSlack))
 }
 
 // String implements [fmt.Stringer].

@@ -142,6 +142,49 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// TestRecorderStands: a sandbox whose host stood still may write for a moment after others were told
+// that it went back, and not for longer.
+func TestRecorderStands(t *testing.T) {
+	t.Parallel()
+	at := func(s float64) time.Time { return time.Unix(0, int64(s*float64(time.Second))) }
+	still := nodeLease.Seconds() + 10
+	for name, tt := range map[string]struct {
+		writes []float64 // after the copy, of second 2
+		told   float64
+		wrong  bool
+	}{
+		"it stood still, and wrote a little":       {writes: []float64{3, 4, 4 + still, 4.2 + still}, told: 8},
+		"it wrote for longer":                      {writes: []float64{3, 4, 4 + still, 6 + still}, told: 8, wrong: true},
+		"it did not stand still":                   {writes: []float64{3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}, told: 8, wrong: true},
+		"the notice is from before it stood still": {writes: []float64{13, 14, 14 + still}, told: 8, wrong: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, a := newRecorder(func(string) {}), &instance{}
+			for _, s := range []float64{1, 2} {
+				if err := a.say(t, r, at(s)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b := *a
+			for _, s := range tt.writes {
+				if err := a.say(t, r, at(s)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 2 { // a challenge, and its answer
+				if err := b.say(t, r, at(100)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			wrong, rewinds, _ := r.settle("a", []notice{{checkpoint: at(2), at: at(tt.told)}})
+			if rewinds != 1 || len(wrong) > 0 != tt.wrong {
+				t.Errorf("%d rewinds, wrong: %q", rewinds, wrong)
+			}
+		})
+	}
+}
+
 // TestRecorderRefuses: what no sandbox could have said is wrong, too.
 func TestRecorderRefuses(t *testing.T) {
 	t.Parallel()

@@ -45,8 +45,15 @@ func (f *fleet) database() string {
 	return "postgres://doze@" + f.at(recordsHost, recordsPort) + "/postgres"
 }
 
-// recorded waits until the database server answers.
-func (f *fleet) recorded(ctx context.Context) (err error) {
+// What the database server is asked.
+const (
+	answers = `SELECT true`
+	// standsBy is whether a control waits for the lock of the active one.
+	standsBy = `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)`
+)
+
+// recorded waits until the database server answers yes to a question.
+func (f *fleet) recorded(ctx context.Context, question string) (err error) {
 	db, err := sql.Open("pgx", f.database())
 	if err != nil {
 		return err
@@ -55,7 +62,12 @@ func (f *fleet) recorded(ctx context.Context) (err error) {
 	err = until(ctx, readyTime, func() error {
 		bounded, cancel := context.WithTimeout(ctx, askTime)
 		defer cancel()
-		return db.PingContext(bounded)
+		var is bool
+		err := db.QueryRowContext(bounded, question).Scan(&is)
+		if err == nil && !is {
+			err = fmt.Errorf("the answer to %q is no", question)
+		}
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, f.tail(recordsHost))

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -139,12 +140,16 @@ func (w *wire) cut(ctx context.Context, from, to string) error {
 		fmt.Sprintf("4,32 0 0 30,21 0 1 %d,6 0 0 2,6 0 0 4294967295", address))
 }
 
-// heal lets everything pass.
-func (w *wire) heal(ctx context.Context) error {
+// heal lets pass what was cut from the first host of each pair to the second one. Without a pair, it
+// lets everything pass.
+func (w *wire) heal(ctx context.Context, pairs ...[2]string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var errs []error
 	for pair, pref := range w.cuts {
+		if len(pairs) > 0 && !slices.Contains(pairs, pair) {
+			continue
+		}
 		errs = append(errs, w.tc(ctx, "filter", "del", "dev", pair[0], "ingress", "pref", fmt.Sprint(pref)))
 		delete(w.cuts, pair)
 	}
