@@ -174,7 +174,7 @@ func side(s fleet.Side) fleet.Side {
 		s.Barred = func(map[string]string) {}
 	}
 	if s.Lease == nil {
-		s.Lease = lease.NewHolder(lease.Actions{Fence: func(context.Context) {}, Unfence: func(context.Context) {}, Tell: func(time.Time) {}})
+		s.Lease = lease.NewHolder(lease.Actions{Fence: func(context.Context) {}, Unfence: func(context.Context) {}, Check: func(context.Context) {}, Tell: func(time.Time) {}})
 	}
 	if s.Load == nil {
 		s.Load = func(context.Context) fleet.Load { return fleet.Load{} }
@@ -202,7 +202,7 @@ func TestSessionWithLease(t *testing.T) {
 		runs.Store(1)
 		s := fleet.NewSession(o, side(fleet.Side{
 			Lease: lease.NewHolder(lease.Actions{
-				Fence: func(context.Context) { runs.Store(0) }, Unfence: func(context.Context) { runs.Store(1) }, Tell: func(time.Time) {},
+				Fence: func(context.Context) { runs.Store(0) }, Unfence: func(context.Context) { runs.Store(1) }, Check: func(context.Context) {}, Tell: func(time.Time) {},
 			}),
 			Load:     func(context.Context) fleet.Load { return fleet.Load{Sandboxes: 2} },
 			Machines: func() []string { return has },

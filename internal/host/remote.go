@@ -55,7 +55,7 @@ func NewRemote(base string, transport http.RoundTripper, id string, o Options) *
 		control: fleet.NewControlClient(base, transport), quotas: NewRemoteQuotas(),
 		file: lease.FileOf(o.Run), gate: fence.NewGate(), options: o,
 	}
-	r.lease = lease.NewHolder(lease.Actions{Fence: r.fence, Unfence: r.unfence, Tell: r.tell})
+	r.lease = lease.NewHolder(lease.Actions{Fence: r.fence, Unfence: r.unfence, Check: r.check, Tell: r.tell})
 	r.session = fleet.NewSession(r.control, fleet.Side{
 		Traffic: r.quotas.Traffic,
 		Barred: func(barred map[string]string) {
@@ -191,6 +191,19 @@ func (r *Remote) unfence(ctx context.Context) {
 			return
 		}
 		slog.ErrorContext(ctx, "sandboxes stand still although the lease is good", "err", err)
+	}
+}
+
+// check has run again what a guard stopped, although the lease is good. This process had no
+// processor when the lease before was about to end, and it was renewed just after its end.
+func (r *Remote) check(ctx context.Context) {
+	frozen, err := hostproc.Frozen(r.options.Cgroup)
+	if err != nil {
+		slog.ErrorContext(ctx, "nobody knows whether sandboxes stand still", "err", err)
+	}
+	if frozen {
+		slog.WarnContext(ctx, "the sandboxes of this node stood still until its lease was renewed: they go on")
+		r.unfence(ctx)
 	}
 }
 

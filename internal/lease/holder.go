@@ -30,6 +30,9 @@ type Actions struct {
 	Fence func(ctx context.Context)
 	// Unfence has run again what ran before.
 	Unfence func(ctx context.Context)
+	// Check is called after each renewal while nothing is fenced. A guard that read the end of an
+	// earlier lease may have stopped all since, and no guard undoes that.
+	Check func(ctx context.Context)
 	// Tell says until when the lease is good, for guards. Zero is for ever.
 	Tell func(until time.Time)
 }
@@ -122,6 +125,8 @@ func (h *Holder) Run(ctx context.Context) error {
 		case unfence:
 			slog.InfoContext(ctx, "the lease of this node is good again: its sandboxes go on")
 			h.do.Unfence(ctx)
+		case !h.Fenced():
+			h.do.Check(ctx)
 		}
 		if !h.bell.Wait(ctx, wait) {
 			return context.Cause(ctx)

@@ -17,8 +17,9 @@ const ttl = 30 * time.Second
 type watched struct {
 	*lease.Holder
 
-	runs  atomic.Bool // what it guards
-	until atomic.Pointer[time.Time]
+	runs   atomic.Bool // what it guards
+	checks atomic.Int32
+	until  atomic.Pointer[time.Time]
 }
 
 func hold(t *testing.T) *watched {
@@ -27,7 +28,8 @@ func hold(t *testing.T) *watched {
 	w.runs.Store(true)
 	w.Holder = lease.NewHolder(lease.Actions{
 		Fence: func(context.Context) { w.runs.Store(false) }, Unfence: func(context.Context) { w.runs.Store(true) },
-		Tell: func(until time.Time) { w.until.Store(&until) },
+		Check: func(context.Context) { w.checks.Add(1); w.runs.Store(true) },
+		Tell:  func(until time.Time) { w.until.Store(&until) },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -74,6 +76,28 @@ func TestHolder(t *testing.T) {
 		w.want(t, true, "no lease is needed any more")
 		if until := w.until.Load(); !until.IsZero() {
 			t.Errorf("guards are told %s", until)
+		}
+	})
+}
+
+// TestLateGuard: what a guard stopped after the end of a lease goes on with the next one, also if the
+// holder did not notice the end.
+func TestLateGuard(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := hold(t)
+		w.Extend(time.Now(), ttl)
+		w.want(t, true, "it has a lease")
+		w.runs.Store(false)
+		w.Extend(time.Now(), ttl)
+		w.want(t, true, "it has the next one")
+		time.Sleep(25 * time.Second)
+		w.want(t, false, "the lease is about to end")
+		checks := w.checks.Load()
+		time.Sleep(time.Hour)
+		w.want(t, false, "the lease is over")
+		if n := w.checks.Load(); n != checks {
+			t.Errorf("it looked %d times while all has to stand still", n-checks)
 		}
 	})
 }

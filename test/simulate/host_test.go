@@ -79,6 +79,7 @@ func (h *host) begin() {
 	holder := lease.NewHolder(lease.Actions{
 		Fence:   func(context.Context) { h.freeze(true) },
 		Unfence: func(context.Context) { h.freeze(false) },
+		Check:   func(context.Context) { h.freeze(false) },
 		Tell: func(until time.Time) {
 			h.turn.Lock()
 			defer h.turn.Unlock()

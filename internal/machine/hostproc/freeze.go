@@ -54,6 +54,24 @@ func Freeze(ctx context.Context, name string, stop bool) error {
 	}
 }
 
+// Frozen reports whether Freeze has stopped all machines whose groups are below a name, or is about to.
+// What is not there does not stand still.
+func Frozen(name string) (bool, error) {
+	g, err := groupsOf(name)
+	if err != nil || !g.unified && !g.freezes {
+		return false, err
+	}
+	file := filepath.Join(g.root, freezer, g.name, "freezer.self_freezing")
+	if g.unified {
+		file = filepath.Join(g.root, g.name, "cgroup.freeze")
+	}
+	raw, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return strings.TrimSpace(string(raw)) == "1", err
+}
+
 // KillAll sends SIGKILL to all processes of machines whose groups are below a name. Those
 // that are frozen run no further instruction: they end when they would go on.
 func KillAll(name string, ids []string) error {

@@ -82,10 +82,19 @@ func TestFreeze(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-lines
+	frozen := func(name string, want bool) {
+		t.Helper()
+		if is, err := Frozen(name); err != nil || is != want {
+			t.Errorf("%s is frozen: %t, %v", name, is, err)
+		}
+	}
+	frozen(name+"-nobody", false)
 	for range 3 {
+		frozen(name, false)
 		if err := Freeze(t.Context(), name, true); err != nil {
 			t.Fatal(err)
 		}
+		frozen(name, true)
 		time.Sleep(50 * time.Millisecond) // what was in the pipe
 		for len(lines) > 0 {
 			<-lines
