@@ -114,7 +114,24 @@ func (n *Node) CopyDeparting(ctx context.Context, uid string) (dir string, needs
 	if err != nil {
 		return "", needs, nil, err
 	}
+	if err := b.depart(true); err != nil {
+		return "", needs, nil, err
+	}
 	return n.away.dir(uid), Files{s.Image.Path, s.Agent, lasting(&b.order)}, func() error { return n.away.drop(uid) }, nil
+}
+
+// depart writes down whether another node may have a box. A process that begins after this one must
+// not let anybody wake it before control has decided that. Preconditions: the turn is held.
+func (b *Box) depart(is bool) error {
+	b.mu.Lock()
+	changed := b.departed != is
+	b.departed = is
+	phase, message := b.state.Phase(), b.state.Message()
+	b.mu.Unlock()
+	if !changed {
+		return nil
+	}
+	return b.n.save(b, phase, message)
 }
 
 // disengage closes the gate when nobody is in the middle of a request. While a stream is waited for,
@@ -218,10 +235,19 @@ func (b *Box) rest(ctx context.Context) error {
 
 // Return lets requests into a sandbox again that was to move.
 func (n *Node) Return(_ context.Context, uid string) error {
-	if b := n.box(uid); b != nil {
-		b.admit()
+	b := n.box(uid)
+	if b == nil {
+		return nil
 	}
-	return nil
+	defer b.admit()
+	b.mu.Lock()
+	departed := b.departed
+	b.mu.Unlock()
+	if !departed || b.turn.take(b.life) != nil { // or it is being deleted
+		return nil
+	}
+	defer b.unlock()
+	return b.depart(false)
 }
 
 // Leaving returns the UIDs of the sandboxes that do not wake, since they are to move.

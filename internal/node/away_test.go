@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"testing"
@@ -97,4 +98,40 @@ func follow(takes, every, until time.Duration) (all [][2]time.Duration) {
 		all = append(all, [2]time.Duration{at, takes})
 	}
 	return all
+}
+
+// TestDepartedOverRestart: a process that begins after a sandbox departed lets nobody wake it, until
+// control says that it stays. Another node may have it.
+func TestDepartedOverRestart(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		p := h.has("a")
+		p.hello("a")
+		_, _, done, err := p.CopyDeparting(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.done(done())
+		for range 2 {
+			p.stop()
+			p = h.start()
+			if leaving := p.Leaving(); !slices.Equal(leaving, []string{"a"}) {
+				t.Fatalf("%v leave", leaving)
+			}
+			bounded, cancel := context.WithTimeout(t.Context(), time.Second)
+			if release, err := p.Hold(bounded, "a"); err == nil {
+				release()
+				t.Error("it let a request in")
+			}
+			cancel()
+		}
+		p.done(p.Return(t.Context(), "a"))
+		p.hello("a")
+		p.stop()
+		p = h.start()
+		p.hello("a")
+		if leaving := p.Leaving(); len(leaving) > 0 {
+			t.Errorf("%v leave", leaving)
+		}
+	})
 }

@@ -49,6 +49,7 @@ type Box struct {
 	absent     *absence        // written with turn and mu held; nil if its memory is here
 	copied     time.Time       // guarded by mu; of when its newest copy in the bucket is; zero without one
 	sending    time.Time       // guarded by mu; of when a copy is that the bucket may have, too; zero without one
+	departed   bool            // guarded by mu; its record says that another node may have it
 	received   bool            // guarded by mu; its checkpoint is that copy
 	outdated   time.Time       // guarded by mu; since when what the bucket had is older than it, in this process
 	stranger   bool            // guarded by the turn; its agent has not been told that it is on this node

@@ -28,15 +28,16 @@ type saved struct {
 	Config   machine.Config `json:"config"`
 	Booted   bool           `json:"booted"` // its agent has answered once
 	Image    Image          `json:"image"`
-	Disabled bool           `json:"disabled"`         // it must not be woken
-	Archived bool           `json:"archived"`         // its files are all that is left
-	Failed   string         `json:"failed"`           // why it is beyond repair
-	Blockers string         `json:"tied"`             // what a checkpoint of its last sleep would have left out
-	Drives   []savedMount   `json:"drives,omitempty"` // what is mounted
-	Back     *setback       `json:"back,omitempty"`   // the last time it went back to a checkpoint
-	Absent   *absence       `json:"absent,omitempty"` // its memory is in the bucket, and nothing here counts
-	Copied   time.Time      `json:"copied,omitzero"`  // of when its newest copy in the bucket is
-	Sending  time.Time      `json:"sending,omitzero"` // of when a copy is that the bucket may have, too
+	Disabled bool           `json:"disabled"`           // it must not be woken
+	Archived bool           `json:"archived"`           // its files are all that is left
+	Failed   string         `json:"failed"`             // why it is beyond repair
+	Blockers string         `json:"tied"`               // what a checkpoint of its last sleep would have left out
+	Drives   []savedMount   `json:"drives,omitempty"`   // what is mounted
+	Back     *setback       `json:"back,omitempty"`     // the last time it went back to a checkpoint
+	Absent   *absence       `json:"absent,omitempty"`   // its memory is in the bucket, and nothing here counts
+	Copied   time.Time      `json:"copied,omitzero"`    // of when its newest copy in the bucket is
+	Sending  time.Time      `json:"sending,omitzero"`   // of when a copy is that the bucket may have, too
+	Departed bool           `json:"departed,omitempty"` // another node may have it: it does not wake until Return
 }
 
 const (
@@ -74,7 +75,7 @@ func (n *Node) save(b *Box, phase doze.Phase, message string) error {
 		Blockers: b.checkpoint.noted, Drives: mountsToSave(b.mounted()), Back: b.setback(),
 	}
 	b.mu.Lock()
-	r.Absent, r.Copied, r.Sending = b.absent, b.copied, b.sending
+	r.Absent, r.Copied, r.Sending, r.Departed = b.absent, b.copied, b.sending, b.departed
 	b.mu.Unlock()
 	if phase == doze.Failed {
 		r.Failed = cmp.Or(message, phase.String())
@@ -200,7 +201,10 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 	b.made.image = r.Image
 	b.entry.of(&r.Image, &b.order)
 	b.checkpoint.adopt(r)
-	b.absent, b.copied, b.sending = r.Absent, r.Copied, r.Sending
+	b.absent, b.copied, b.sending, b.departed = r.Absent, r.Copied, r.Sending, r.Departed
+	if b.departed {
+		b.gate.Leave()
+	}
 	n.openDrives(b, savedMounts(r.Drives))
 	switch {
 	case r.Archived && r.Absent == nil:

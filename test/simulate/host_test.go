@@ -46,7 +46,7 @@ type host struct {
 	turn   sync.Mutex
 	off    bool            // guarded by turn; it has no power
 	frozen bool            // guarded by turn; its machines stand still
-	away   map[string]bool // guarded by turn; machines that depart: they do not wake
+	away   map[string]bool // guarded by turn; machines that departed, as their records say: they do not wake
 	leased bool            // guarded by turn; it has leases, as it is on its disk
 	until  time.Time       // guarded by turn; as the guard of the lease knows it
 	stored map[string]int  // guarded by turn; what the checkpoint of a machine has, by machine
@@ -166,7 +166,6 @@ func (h *host) crash() {
 	defer h.turn.Unlock()
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
-	clear(h.away)
 	for uid, m := range h.Machines {
 		if m.Phase == doze.Running {
 			m.Phase, m.Memory = doze.Standby, strconv.Itoa(h.stored[uid])
@@ -177,9 +176,6 @@ func (h *host) crash() {
 // restart ends the process, and begins another one. Machines run meanwhile.
 func (h *host) restart() {
 	h.end()
-	h.turn.Lock()
-	clear(h.away) // it is in the memory of the process
-	h.turn.Unlock()
 	h.begin()
 }
 
