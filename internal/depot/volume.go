@@ -43,8 +43,8 @@ func (h held) check() error {
 	return nil
 }
 
-// next is a generation of an epoch that is newer than all in the bucket, also those that may be
-// on their way there, and than all that this depot returned before.
+// next is a generation of an epoch. It is newer than all in the bucket, also those that may be on
+// their way there, and than all that this depot returned before.
 func (d *Depot) next(ctx context.Context, id string, epoch uint64) vault.Generation {
 	d.mu.Lock()
 	d.seq = max(d.seq+1, uint64(time.Now().UnixNano()))

@@ -60,8 +60,8 @@ func (r *Roster) sweep(ctx context.Context) {
 }
 
 // sweepOnce is one look at the bucket. The list comes before the records. A machine that
-// has a copy has a record, until it is gone. graves has when this process dropped machines that
-// are still in the list.
+// has a copy has a record, until it is gone. The graves say when this process dropped machines
+// that are still in the list.
 func (r *Roster) sweepOnce(ctx context.Context, graves map[string]time.Time) (dropped int, err error) {
 	ids, err := r.Copies.List(ctx)
 	if err != nil {

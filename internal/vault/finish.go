@@ -74,8 +74,8 @@ func (s *save) finish(ctx context.Context, pending string) (done bool, err error
 	return true, s.publish(ctx, m)
 }
 
-// Last returns the highest generation of an epoch that was saved, or that may be, since a save
-// has begun: the zero Generation if there is none.
+// Last returns the highest generation of an epoch that was saved, or whose save has begun. It is
+// the zero Generation if there is none.
 func (v *Vault) Last(ctx context.Context, id string, epoch uint64) (last Generation, err error) {
 	if err := errors.Join(checkID(id), checkEpoch(epoch)); err != nil {
 		return last, err
