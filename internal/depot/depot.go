@@ -443,11 +443,20 @@ func (d *Depot) Fetch(ctx context.Context, uid string) (has node.Files, err erro
 	if err != nil {
 		return has, err
 	}
+	key, err := vault.KeyOf(claim.Key)
+	if err != nil {
+		return has, err
+	}
+	// A copy that this node was sending when it ended may arrive later. Then another node could go
+	// on from it, and this one from an older state.
+	if err := d.Vault.Finish(ctx, uid, key, claim.Epoch); err != nil {
+		return has, err
+	}
 	c, err := d.open(ctx, uid, claim)
 	if err != nil {
 		return has, err
 	}
-	if has, _, err = d.load(ctx, uid, c); err != nil { // it has no volumes
+	if has, _, err = d.load(ctx, uid, c); err != nil { // its volumes are here, and stay as they are
 		return has, err
 	}
 	d.mu.Lock()

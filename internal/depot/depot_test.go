@@ -603,6 +603,68 @@ func TestFetchEndsCopy(t *testing.T) {
 	run.Wait()
 }
 
+// cutOff has the bucket of the sandbox s be as it is when the node ends before its manifest
+// arrives. It returns what has the manifest arrive.
+func (y *yard) cutOff(t *testing.T) (arrive func()) {
+	t.Helper()
+	var newest string
+	for _, name := range y.bucket.Keys(t) {
+		if strings.HasPrefix(name, "s/m/") {
+			newest = max(newest, name)
+		}
+	}
+	text, ok := y.bucket.Text(t, newest)
+	if !ok {
+		t.Fatal("there is no manifest")
+	}
+	y.bucket.Put(t, strings.Replace(newest, "/m/", "/p/", 1)+"-0123456789abcdef", text)
+	y.bucket.Remove(t, newest)
+	return func() {
+		if _, is := y.bucket.Text(t, newest); !is { // it is written once
+			y.bucket.Put(t, newest, text)
+		}
+	}
+}
+
+// TestFetchAfterEnd: a node that ended while it sent a copy goes on from that copy, if the bucket has
+// all of it. So does every other node, whenever the last request arrives. Volumes stay as they are
+// here, and come from the copy elsewhere.
+func TestFetchAfterEnd(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]bool{"its first copy": true, "a later one": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			y, a, b := newYardWithVolume(t, "old")
+			if !first {
+				if err := a.depot.Depart(ctx, "s"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a.memory["s"] = "new"
+			a.disks.write(t, "with new")
+			if err := a.depot.Depart(ctx, "s"); err != nil {
+				t.Fatal(err)
+			}
+			arrive := y.cutOff(t)
+			a.disks.write(t, "later")
+			a.placed["s"], a.memory["s"] = true, ""
+			if a.fetch(t); a.memory["s"] != "new" || a.disks.text(t) != "later" {
+				t.Errorf("it goes on as %q with %q", a.memory["s"], a.disks.text(t))
+			}
+			arrive()
+			y.rights.move("s", "b")
+			y.rights.move(volumeOf("v"), "b")
+			if _, err := b.depot.Revive(ctx, fleet.Order{UID: "s", Volumes: []fleet.Volume{{ID: "v"}}}, time.Time{}, true); err != nil {
+				t.Fatal(err)
+			}
+			if b.memory["s"] != "new" || b.disks.text(t) != "with new" {
+				t.Errorf("elsewhere it goes on as %q with %q", b.memory["s"], b.disks.text(t))
+			}
+		})
+	}
+}
+
 // TestDepartMakesItsOwnCopy: a departure that meets a copy under way does not take that for
 // its own, which has an older state.
 func TestDepartMakesItsOwnCopy(t *testing.T) {

@@ -43,14 +43,14 @@ func (h held) check() error {
 	return nil
 }
 
-// next is a generation of an epoch that is newer than the last one that counts, and than all
-// that this depot returned before.
+// next is a generation of an epoch. It is newer than all in the bucket, also those that may be on
+// their way there, and than all that this depot returned before.
 func (d *Depot) next(ctx context.Context, id string, epoch uint64) vault.Generation {
 	d.mu.Lock()
 	d.seq = max(d.seq+1, uint64(time.Now().UnixNano()))
 	g := vault.Generation{Epoch: epoch, Seq: d.seq}
 	d.mu.Unlock()
-	if last, err := d.Vault.Head(ctx, id); err == nil && last.Epoch == g.Epoch {
+	if last, err := d.Vault.Last(ctx, id, epoch); err == nil {
 		g.Seq = max(g.Seq, last.Seq+1) // the clock of the host may have been set back
 	}
 	return g

@@ -138,16 +138,17 @@ func (b *Box) setBack(since, now time.Time) string {
 }
 
 // resort has a box without processes go on from its copy in the bucket, if it may go back,
-// and the copy is newer than what is left here. That is of the time made, which is
-// zero if nothing is left. It returns what is lost, or nothing for a box that has no such
-// copy. The caller has writeDown write it down. Preconditions: the turn and mu are held, or
-// nobody else has the box yet.
+// and the copy is newer than what is left here. Otherwise another node could go on later from a
+// state that the box had left. What is left here is of the time made, which is zero if nothing is.
+// Volumes stay as they are here, as with a checkpoint. resort returns what is lost, or nothing for
+// a box that has no such copy. The caller has writeDown write it down. Preconditions: the turn and
+// mu are held, or nobody else has the box yet.
 func (b *Box) resort(made, now time.Time) (lost string) {
 	newest := b.copied
 	if b.sending.After(newest) { // the bucket may have that
 		newest = b.sending
 	}
-	if b.absent != nil || b.n.Fetch == nil || !b.n.GoBack || newest.IsZero() || !newest.After(made) || len(b.order.Volumes) > 0 || b.hidden() {
+	if b.absent != nil || b.n.Fetch == nil || !b.n.GoBack || newest.IsZero() || !newest.After(made) || b.hidden() {
 		return ""
 	}
 	b.machine, b.absent = nil, &absence{Made: made}
@@ -194,6 +195,10 @@ func (b *Box) receive(ctx context.Context) (machine.Machine, error) {
 	n.HoldImage(has.Root)
 	if c.Link, err = b.rules.lease(ctx, c.ID); err != nil {
 		return nil, fmt.Errorf("lease an address: %w", err)
+	}
+	// Its volumes are here, and do not go back.
+	if c.Volumes, err = n.attach(ctx, b.order); err != nil {
+		return nil, fmt.Errorf("attach its volumes: %w", err)
 	}
 	m, err := n.Driver.Receive(ctx, c)
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/machine/machinetest"
@@ -483,5 +485,77 @@ func TestReviveIsRefused(t *testing.T) {
 			_, err := p.Revive(t.Context(), order("other"), []byte(raw), time.Time{}, false)
 			h.kind(err, doze.NotFound, "")
 		}
+	})
+}
+
+// TestCopyWithVolumes: a sandbox with volumes goes on from its copy if that is newer than what is left
+// here, as one without does. Another node would go on from there, too. Its volumes stay as they are,
+// and are mounted before it wakes.
+func TestCopyWithVolumes(t *testing.T) {
+	virtual(t, func(h *host) {
+		t, c, ctx := h.t, newChest(h.t), h.t.Context()
+		p := c.with(h, nil)
+		p.done(p.MakeVolume(ctx, "kept", 64, ""))
+		p.done(p.Create(ctx, withVolumes("a")))
+		reboot := func() {
+			time.Sleep(time.Minute)
+			p.stop()
+			h.Reboot()
+			h.shelf.reboot()
+			p = c.with(h, nil)
+		}
+		mounted := func() {
+			t.Helper()
+			if diff := cmp.Diff([]string{"kept", "passing-a-1"}, h.shelf.of("a")); diff != "" {
+				t.Error(diff)
+			}
+		}
+		older := func() (awake time.Time) {
+			awake = time.Now()
+			time.Sleep(time.Minute)
+			p.sleep("disk")
+			p.hello("a")
+			return awake
+		}
+		// The copy is newer than the checkpoint, and the node has not heard that it is there.
+		older()
+		at := c.send(p, "a", true, false)
+		reboot()
+		p.wentTo(at)
+		mounted()
+
+		// The bucket is away when the next two processes begin.
+		older()
+		at = c.copy(p, "a")
+		c.fails(errBroken)
+		reboot()
+		reboot()
+		p.in("a", doze.Standby, "")
+		c.fails(nil)
+		p.hello("a")
+		mounted()
+		if st, _ := p.Status("a"); st.Setback == nil || !st.Setback.Checkpoint.Equal(at) {
+			t.Errorf("it went to %+v, want %v", st.Setback, at)
+		}
+
+		// Its processes end, and the host goes on.
+		time.Sleep(time.Second)
+		at = c.copy(p, "a")
+		time.Sleep(time.Second)
+		h.Kill("a")
+		p.wentTo(at)
+		mounted()
+
+		// Nothing newer got there.
+		awake := older()
+		sent := c.send(p, "a", false, false)
+		reboot()
+		p.hello("a")
+		mounted()
+		if st, _ := p.Status("a"); st.Setback == nil || !st.Setback.Checkpoint.After(awake) || !st.Setback.Checkpoint.Before(sent) {
+			t.Errorf("it went to %+v, want what is between %v and %v", st.Setback, awake, sent)
+		}
+		p.done(p.Delete(ctx, "a"))
+		p.empty("a")
 	})
 }

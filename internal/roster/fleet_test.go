@@ -54,6 +54,9 @@ type copies struct{ *planetest.Shelf }
 
 func (copies) List(context.Context) ([]string, error) { return nil, nil }
 func (copies) Drop(context.Context, string) error     { return nil }
+func (copies) Bury(context.Context, string, time.Duration) (bool, error) {
+	return true, nil
+}
 
 // inYard runs fn with nodes that have joined.
 func inYard(t *testing.T, fn func(y *yard), ids ...string) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/dozehq/doze/internal/fleet"
@@ -15,6 +16,11 @@ import (
 // leaves there for so long costs its space.
 const sweepEvery = 10 * time.Minute
 
+// buryAfter is for how long the bucket knows that a machine was dropped: twice what a node may
+// take for a copy. After that, no copy is under way that was begun before. The clock of the bucket and
+// that of this process must both say so.
+const buryAfter = time.Hour
+
 // Copies are what the bucket has of machines, by their ids.
 type Copies interface {
 	List(ctx context.Context) (ids []string, err error)
@@ -22,12 +28,17 @@ type Copies interface {
 	Has(ctx context.Context, id string) (bool, error)
 	// Archived reports whether the newest copy of a machine has an archive.
 	Archived(ctx context.Context, id string) (bool, error)
-	// Drop removes all of a machine. One that is not there is no error.
+	// Drop removes all of a machine. One that is not there is no error. The id stays in the
+	// list, so that nobody can save under it.
 	Drop(ctx context.Context, id string) error
+	// Bury has the list forget a machine that was dropped longer ago than the grace period, if
+	// nothing came since. It reports whether it did.
+	Bury(ctx context.Context, id string, grace time.Duration) (gone bool, err error)
 }
 
 // sweep drops copies of machines that are gone, until ctx ends.
 func (r *Roster) sweep(ctx context.Context) {
+	graves := map[string]time.Time{}
 	for tick := time.NewTicker(sweepEvery); ; {
 		select {
 		case <-tick.C:
@@ -35,7 +46,7 @@ func (r *Roster) sweep(ctx context.Context) {
 			tick.Stop()
 			return
 		}
-		dropped, err := r.sweepOnce(ctx)
+		dropped, err := r.sweepOnce(ctx, graves)
 		if err != nil && ctx.Err() == nil {
 			slog.WarnContext(ctx, "copies of machines that are gone stay in the bucket", "err", err)
 		}
@@ -49,12 +60,18 @@ func (r *Roster) sweep(ctx context.Context) {
 }
 
 // sweepOnce is one look at the bucket. The list comes before the records. A machine that
-// has a copy has a record, until it is gone.
-func (r *Roster) sweepOnce(ctx context.Context) (dropped int, err error) {
+// has a copy has a record, until it is gone. The graves say when this process dropped machines
+// that are still in the list.
+func (r *Roster) sweepOnce(ctx context.Context, graves map[string]time.Time) (dropped int, err error) {
 	ids, err := r.Copies.List(ctx)
 	if err != nil {
 		return 0, err
 	}
+	listed := map[string]bool{}
+	for _, id := range ids {
+		listed[id] = true
+	}
+	maps.DeleteFunc(graves, func(id string, _ time.Time) bool { return !listed[id] })
 	living := map[string]bool{}
 	err = r.Store.EachLiving(ctx, func(sb store.Sandbox) error {
 		living[sb.Machine] = true
@@ -88,10 +105,23 @@ func (r *Roster) sweepOnce(ctx context.Context) (dropped int, err error) {
 		if living[id] || images[id] || fleet.FileForm.MatchString(id) {
 			continue
 		}
-		if err := r.Copies.Drop(ctx, id); err != nil {
-			return dropped, err
+		at, known := graves[id]
+		switch {
+		case !known:
+			if err := r.Copies.Drop(ctx, id); err != nil {
+				return dropped, err
+			}
+			graves[id] = time.Now()
+			dropped++
+		case time.Since(at) >= buryAfter:
+			gone, err := r.Copies.Bury(ctx, id, buryAfter)
+			if err != nil {
+				return dropped, err
+			}
+			if gone { // it may come back all the same, and is dropped anew then
+				delete(graves, id)
+			}
 		}
-		dropped++
 	}
 	return dropped, nil
 }

@@ -537,6 +537,149 @@ func TestDrop(t *testing.T) {
 	}
 }
 
+// TestBury: a sandbox that was dropped is buried after the grace period, and no earlier. Whenever the
+// two come to a save that has not heard of it, either nothing of the save counts, or it began the
+// id anew. What is left of it goes with the next burials.
+func TestBury(t *testing.T) {
+	t.Parallel()
+	for server, serve := range servers {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t)
+			_, tree := content{"f": {1, 2}}.write(t)
+			slow, fast := p.open(t, true, vault.Options{}), p.open(t, false, vault.Options{})
+			bury := func(id string, grace time.Duration) bool {
+				t.Helper()
+				gone, err := fast.Bury(t.Context(), id, grace)
+				if err != nil {
+					t.Errorf("bury: %v", err)
+				}
+				return gone
+			}
+			for name, grace := range map[string]time.Duration{"at once": 0, "later": time.Hour} {
+				t.Run(name, func(t *testing.T) {
+					between(t, p, func(id string, at func(func())) {
+						save(t, fast, id, gen(1, 1), tree)
+						reached := false
+						at(func() {
+							reached = true
+							if err := fast.Drop(t.Context(), id); err != nil {
+								t.Errorf("drop: %v", err)
+							}
+							if gone := bury(id, grace); gone != (grace == 0) {
+								t.Errorf("after %v it is buried: %t", grace, gone)
+							}
+						})
+						_, err := slow.Save(t.Context(), id, keyOf(t, id), gen(1, 2), tree)
+						if !reached {
+							return
+						}
+						head, none := fast.Head(t.Context(), id)
+						switch {
+						case err == nil && head == gen(1, 2) && grace == 0: // it began anew
+						case err == nil && len(p.objects(t, id+"/m/")) == 0: // it was over before
+						case !errors.Is(err, vault.ErrSuperseded) || !errors.Is(none, vault.ErrNotFound):
+							t.Errorf("the save: %v; head: %v, %v", err, head, none)
+						}
+						if grace > 0 {
+							if _, err := fast.Claim(t.Context(), id, 7); !errors.Is(err, vault.ErrSuperseded) {
+								t.Errorf("within the grace period, a claim: %v", err)
+							}
+							if bury(id, grace) {
+								t.Error("it is buried within the grace period")
+							}
+						}
+						for n := 0; !bury(id, 0); n++ {
+							if n > 1 {
+								t.Fatal("it is never buried")
+							}
+						}
+						if left := p.objects(t, id+"/"); len(left) > 0 {
+							t.Errorf("it left %v", left)
+						}
+					})
+				})
+			}
+		})
+	}
+}
+
+// TestBuryStops: a burial that stops at any moment leaves what the next one finds, and a save that
+// comes meanwhile does not count.
+func TestBuryStops(t *testing.T) {
+	t.Parallel()
+	for server, serve := range servers {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t)
+			_, tree := content{"f": {1, 2}}.write(t)
+			fast := p.open(t, false, vault.Options{})
+			between(t, p, func(id string, at func(func())) {
+				save(t, fast, id, gen(1, 1), tree)
+				if err := fast.Drop(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := fast.Save(t.Context(), id, keyOf(t, id), gen(1, 2), tree); !errors.Is(err, vault.ErrSuperseded) {
+					t.Errorf("a save: %v", err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				at(stop)
+				gone, err := p.open(t, true, vault.Options{}).Bury(ctx, id, 0)
+				if gone == (err != nil) {
+					t.Errorf("the burial: %t, %v", gone, err)
+				}
+				if err == nil {
+					if left := p.objects(t, id+"/"); len(left) > 0 {
+						t.Errorf("it left %v", left)
+					}
+					return
+				}
+				ids, err := fast.List(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for n := 0; slices.Contains(ids, id) && !gone; n++ { // who lists it buries it
+					if gone, err = fast.Bury(t.Context(), id, 0); err != nil || n > 1 {
+						t.Fatalf("burial %d: %t, %v", n, gone, err)
+					}
+				}
+				if left := p.objects(t, id+"/"); len(left) > 0 {
+					t.Errorf("they left %v", left)
+				}
+			})
+		})
+	}
+}
+
+// TestDropAgain: to drop again what was dropped makes it no younger, and removes what came since.
+func TestDropAgain(t *testing.T) {
+	t.Parallel()
+	p := memory(t)
+	v := p.open(t, true, vault.Options{})
+	_, tree := content{"f": {1}}.write(t)
+	save(t, v, "a", gen(1, 1), tree)
+	var writes atomic.Int64
+	p.does(func(_ http.ResponseWriter, r *http.Request, pass func()) {
+		if r.Method == http.MethodPut {
+			writes.Add(1)
+		}
+		pass()
+	})
+	for n := range 3 {
+		p.put(t, "a/m/"+gen(1, 9).String(), nil) // it was on its way
+		if err := v.Drop(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		if left := p.objects(t, "a/"); len(left) != 1 || writes.Load() != 1 {
+			t.Errorf("drop %d wrote %d objects, and %v is left", n, writes.Load(), left)
+		}
+	}
+	if _, err := v.Bury(t.Context(), "a", -1); err == nil {
+		t.Error("a grace period may be negative")
+	}
+}
+
 // TestModel does random things with one sandbox, some of them at the same time or only in
 // part, and compares what is in the bucket with what must be.
 func TestModel(t *testing.T) {

@@ -40,18 +40,36 @@ func (v *Vault) Sweep(ctx context.Context, id string, key Key, generations int, 
 	if err != nil || len(claims) == 0 {
 		return Swept{}, err
 	}
-	var random [8]byte
-	_, _ = rand.Read(random[:]) // it never fails
-	s := &sweep{v: v, id: id, sealer: sealer, claims: claims, announced: v.key(id, kindDoomed, hex.EncodeToString(random[:])), used: map[chunk]bool{}}
-	now, err := s.now(ctx)
-	if err != nil {
+	s := v.newSweep(id)
+	s.sealer, s.claims = sealer, claims
+	if err := s.begin(ctx, grace); err != nil {
 		return Swept{}, err
 	}
-	s.before = now.Add(-grace)
 	if s.epoch() == dropped {
-		return Swept{}, s.bury(ctx)
+		_, err := s.bury(ctx)
+		return Swept{}, err
 	}
 	return s.run(ctx, generations)
+}
+
+// Bury is Drop, and removes what says that the sandbox was dropped, when that is older than the
+// grace period. The clock of the bucket counts. Bury reports whether nothing is left. If something came
+// from nodes that had not heard of the drop, it removes that alone: call it again later.
+func (v *Vault) Bury(ctx context.Context, id string, grace time.Duration) (gone bool, err error) {
+	if err := checkID(id); err != nil {
+		return false, err
+	}
+	if grace < 0 {
+		return false, errors.New("the grace period of a burial is not negative")
+	}
+	if err := v.condemn(ctx, id); err != nil {
+		return false, err
+	}
+	s := v.newSweep(id)
+	if err := s.begin(ctx, grace); err != nil {
+		return false, err
+	}
+	return s.bury(ctx)
 }
 
 // A sweep is one call of [Vault.Sweep].
@@ -71,6 +89,19 @@ type sweep struct {
 	doomed   []chunk             // what it removes
 	leftover []string            // keys of what earlier sweeps announced, all of which is gone after this one
 	swept    Swept
+}
+
+func (v *Vault) newSweep(id string) *sweep {
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // it never fails
+	return &sweep{v: v, id: id, announced: v.key(id, kindDoomed, hex.EncodeToString(random[:])), used: map[chunk]bool{}}
+}
+
+// begin says what stays for its age.
+func (s *sweep) begin(ctx context.Context, grace time.Duration) error {
+	now, err := s.now(ctx)
+	s.before = now.Add(-grace)
+	return err
 }
 
 // now returns what the bucket takes for the present. It writes what the sweep announces, which
@@ -95,18 +126,20 @@ func (s *sweep) epoch() uint64 { return s.claims[len(s.claims)-1] }
 func (s *sweep) over(g Generation) bool { return !s.newest.Before(g) || g.Epoch < s.epoch() }
 
 // bury removes what a dropped sandbox got from nodes that had not heard of it. After the
-// grace period it removes what says that it was dropped.
-func (s *sweep) bury(ctx context.Context) error {
+// grace period it removes what says that it was dropped, and reports that. That goes last: if
+// this ends anywhere, the next burial finds it.
+func (s *sweep) bury(ctx context.Context) (gone bool, err error) {
 	n, err := s.v.clear(ctx, s.id)
 	if err != nil || n > 1 { // it wrote one itself
-		return err
+		return false, err
 	}
 	stone := s.v.key(s.id, kindClaim, hexOf(dropped))
 	at, err := s.v.modified(ctx, stone)
 	if err != nil || at.After(s.before) {
-		return err
+		return false, err
 	}
-	return s.v.remove(ctx, []string{stone})
+	err = s.v.remove(ctx, []string{stone})
+	return err == nil, err
 }
 
 func (s *sweep) run(ctx context.Context, generations int) (Swept, error) {

@@ -205,7 +205,7 @@ func (v *Vault) Check(ctx context.Context) error {
 }
 
 // List returns the ids of all that is in the bucket, in order. A sandbox that was dropped
-// is among them until a sweep after the grace period.
+// is among them until a burial or a sweep after the grace period.
 func (v *Vault) List(ctx context.Context) (ids []string, err error) {
 	err = try(ctx, "list", v.prefix, func() error {
 		ids = nil
@@ -263,18 +263,28 @@ func (v *Vault) Names(ctx context.Context, id string, key Key) (names []string, 
 }
 
 // Drop removes what a sandbox has in the bucket. Nobody can save under the id again.
-// Something small is left, until a sweep after the grace period: it refuses nodes that
-// have not heard of it. One that claims an epoch after that begins the id anew.
+// Something small is left, until a burial or a sweep after the grace period: it refuses nodes
+// that have not heard of it. One that claims an epoch after that begins the id anew. To drop
+// again makes what is left no younger.
 func (v *Vault) Drop(ctx context.Context, id string) error {
 	if err := checkID(id); err != nil {
 		return err
 	}
-	if err := v.put(ctx, v.key(id, kindClaim, hexOf(dropped)), nil, false); err != nil {
+	if err := v.condemn(ctx, id); err != nil {
 		return err
 	}
-	v.cache.forget(id)
 	_, err := v.clear(ctx, id)
 	return err
+}
+
+// condemn writes down that a sandbox is dropped, unless that is there.
+func (v *Vault) condemn(ctx context.Context, id string) error {
+	v.cache.forget(id)
+	claims, err := v.claims(ctx, id)
+	if err != nil || len(claims) > 0 && claims[len(claims)-1] == dropped {
+		return err
+	}
+	return v.put(ctx, v.key(id, kindClaim, hexOf(dropped)), nil, false)
 }
 
 // clear removes all that a dropped sandbox has, but what says that it was dropped. It

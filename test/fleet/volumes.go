@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -252,6 +253,9 @@ func volumes(ctx context.Context, dir string, fill int, say func(string)) (err e
 	if err := j.moves(ctx, disk); err != nil {
 		return err
 	}
+	if err := j.bare(ctx, disk); err != nil {
+		return err
+	}
 	if err := j.loss(ctx, disk); err != nil {
 		return err
 	}
@@ -269,6 +273,40 @@ func (j *journey) moves(ctx context.Context, disk string) error {
 		if err := j.went(ctx, disk, fmt.Sprintf("moved in %s", time.Since(start).Round(time.Millisecond))); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// bare has the node lose the memory of the sandbox, and nothing else. The memory comes from the
+// bucket, and finds the volumes that are there.
+func (j *journey) bare(ctx context.Context, disk string) error {
+	if err := j.f.asleepInBucket(ctx, j.w.name, disk); err != nil {
+		return err
+	}
+	at, killed := j.f.holder(j.w.name), time.Now()
+	if err := j.f.killNode(at); err != nil {
+		return err
+	}
+	checkpoints, _ := filepath.Glob(filepath.Join(j.f.data(at), "sandboxes", "*", "machine", "image*")) // the pattern is well formed
+	for _, dir := range checkpoints {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	if err := j.f.begin(at); err != nil {
+		return err
+	}
+	if err := j.f.settle(ctx); err != nil {
+		return err
+	}
+	if now := j.f.holder(j.w.name); now != at {
+		return fmt.Errorf("the sandbox went from %s to %s", at, now)
+	}
+	if err := j.went(ctx, disk, "its memory was lost on its node"); err != nil {
+		return err
+	}
+	if came := j.f.logged(at, "the memory of a sandbox is here", killed); len(came) != 1 {
+		return fmt.Errorf("the memory did not come from the bucket: %v", came)
 	}
 	return nil
 }
@@ -314,16 +352,17 @@ func (j *journey) loss(ctx context.Context, disk string) error {
 
 // asleepInBucket waits until a sandbox sleeps and was copied as it is.
 func (f *fleet) asleepInBucket(ctx context.Context, name, disk string) error {
-	stamp := func() string {
-		found, _ := filepath.Glob(filepath.Join(f.dir, "objects", "checkpoints", "volume-"+disk, "m", "*")) // the pattern is well formed
+	stamp := func(object string) string {
+		found, _ := filepath.Glob(filepath.Join(f.dir, "objects", "checkpoints", object, "m", "*")) // the pattern is well formed
 		if len(found) == 0 {
 			return ""
 		}
 		return found[len(found)-1]
 	}
-	was := stamp()
+	volume, machine := "volume-"+disk, f.has(f.holder(name))[name]
+	volumeWas, machineWas := stamp(volume), stamp(machine)
 	return until(ctx, lossTime, func() error {
-		if now := stamp(); now == was || !f.copied(name) {
+		if now := stamp(volume); now == volumeWas || stamp(machine) == machineWas {
 			return fmt.Errorf("%s is not in the bucket as it is: %s", name, now)
 		}
 		return nil

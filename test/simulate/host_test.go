@@ -592,5 +592,8 @@ func (s *shelf) Drop(_ context.Context, uid string) error {
 	return nil
 }
 
+// Bury implements [roster.Copies]: what is dropped is in no list.
+func (*shelf) Bury(context.Context, string, time.Duration) (bool, error) { return true, nil }
+
 // nameOf is the id of a host.
 func nameOf(i int) string { return fmt.Sprintf("n%04d", i) }

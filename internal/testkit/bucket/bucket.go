@@ -82,6 +82,14 @@ func (b *Bucket) Put(tb testing.TB, key, text string) {
 	}
 }
 
+// Remove removes an object past everybody.
+func (b *Bucket) Remove(tb testing.TB, key string) {
+	tb.Helper()
+	if _, err := b.backend.DeleteObject(name, key); err != nil {
+		tb.Fatal(err)
+	}
+}
+
 // Text returns what an object has; false if there is none.
 func (b *Bucket) Text(tb testing.TB, key string) (string, bool) {
 	tb.Helper()
