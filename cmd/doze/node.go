@@ -190,7 +190,7 @@ func (a *app) showLosses(all []doze.RemovedNode) error {
 		return err
 	}
 	if more > 0 {
-		a.say(fmt.Sprintf("%d more were lost: the log of control names them\n", more))
+		a.say(fmt.Sprintf("and %d more: the log of control names them\n", more))
 	}
 	return nil
 }

@@ -154,7 +154,7 @@ func (r *Roster) residents(ctx context.Context, id string, e *estate) error {
 	}
 	for _, l := range all {
 		has := false
-		switch l.Phase { //nolint:exhaustive // all others have a memory, or are about to
+		switch l.Phase {
 		case doze.Failed, doze.Uploading, doze.Building:
 			continue
 		case doze.Pending, doze.Starting:

@@ -55,7 +55,7 @@ func (s *Store) NoteVolume(ctx context.Context, id, message string, at time.Time
 	if err == nil {
 		_, err = s.ChangeVolume(ctx, v.Metadata.Workspace, v.Metadata.Name, func(now *Volume) error {
 			if now.ID == id {
-				now.note(doze.EventNotice, message, at)
+				now.note(message, at)
 			}
 			return nil
 		})
