@@ -68,3 +68,33 @@ type Drained struct {
 	Moved  int `json:"moved"`
 	Stayed int `json:"stayed"` // they could not move: the log of the platform says why
 }
+
+// NodeLossesMax is how many things the answer to a removal names.
+const NodeLossesMax = 1000
+
+// RemovedNode is what was lost with a node that was removed by force.
+type RemovedNode struct {
+	Total int        `json:"total"` // things that were lost
+	Lost  []NodeLoss `json:"lost"`  // them, up to NodeLossesMax
+}
+
+// LossKind is what a [NodeLoss] is.
+type LossKind string
+
+// The kinds of losses.
+const (
+	LostSandbox  LossKind = "sandbox"        // it failed
+	LostSnapshot LossKind = "snapshot"       // it failed
+	LostVolume   LossKind = "volume"         // it was deleted, unless an older state is left
+	LostTemplate LossKind = "volumeTemplate" // a version of it failed
+	LostImage    LossKind = "image"          // its tag was deleted
+)
+
+// NodeLoss is something that only a node had which was removed by force.
+type NodeLoss struct {
+	Kind      LossKind `json:"kind"`
+	Workspace string   `json:"workspace"`
+	Name      string   `json:"name"`
+	// Older says that it goes on in an older state, which the bucket has.
+	Older bool `json:"older,omitempty"`
+}

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"net/http"
+	"net/url"
 
 	"github.com/dozehq/doze"
 )
@@ -29,10 +30,13 @@ func (c *Client) DrainNode(ctx context.Context, id string) (doze.Drained, error)
 }
 
 // RemoveNode has the platform forget a node that is stopped. It is a Conflict while the node
-// runs or has something.
-func (c *Client) RemoveNode(ctx context.Context, id string) error {
-	_, err := resource[any](ctx, c, http.MethodDelete, nil, "platform", "nodes", id)
-	return err
+// runs, or has what the bucket does not have. By force, that is lost, and the answer has it.
+func (c *Client) RemoveNode(ctx context.Context, id string, force bool) (doze.RemovedNode, error) {
+	address := c.base + "/platform/nodes/" + url.PathEscape(id)
+	if force {
+		address += "?force=true"
+	}
+	return exchange[doze.RemovedNode](ctx, c, http.MethodDelete, address, nil)
 }
 
 // CreateNodeToken makes a token with which new nodes join, for a duration such as 24h. The

@@ -93,6 +93,10 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, `{%q: {"totalCount": 0, "logs": []}}`, r.FormValue("workloadIds"))
 	case strings.HasPrefix(r.URL.Path, "/v0/snapshots/s"):
 		io.WriteString(w, `{"id":"s","name":"s"}`)
+	case r.URL.Path == "/v0/platform/nodes/n1" && r.FormValue("force") == "true":
+		io.WriteString(w, `{"total":3,"lost":[{"kind":"sandbox","workspace":"w","name":"web"},{"kind":"volume","workspace":"w","name":"data","older":true}]}`)
+	case strings.HasPrefix(r.URL.Path, "/v0/platform/nodes/n"):
+		io.WriteString(w, `{"total":0,"lost":[]}`)
 	case name == "off":
 		fmt.Fprintf(w, sandboxJSON, "off", s.URL+"/run/w/sandboxes/off")
 	case strings.HasPrefix(r.URL.Path, "/run/w/sandboxes/off/"):
@@ -197,7 +201,13 @@ func TestCommands(t *testing.T) {
 		"get, as a name":           {"sandbox|get|web|-o|name", 0, "web\n", "", nil},
 		"get, as JSON":             {"-o|json|sandbox|get|nope", 3, "", `{"error":"not_found","code":404,"message":"there is no such sandbox"}` + "\n", []string{"GET /v0/sandboxes/nope", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},
 		"usage, as JSON":           {"sandbox|create|-o|json|--label|k", 2, "", `{"error":"usage","message":"--label must be key=value, not \"k\""}` + "\n", nil},
-		"rm, one is gone":          {"sandbox|rm|web|nope", 3, "web\n", "doze: nope: there is no such sandbox\n", []string{"DELETE /v0/sandboxes/web", "DELETE /v0/sandboxes/nope", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},
+		"node rm":                  {"node|rm|n1", 0, "n1\n", "", []string{"DELETE /v0/platform/nodes/n1"}},
+		"node rm, by force": {
+			"node|rm|n1|n2|--force", 0, "n1\nn2\nLOST     WORKSPACE  NAME  LEFT\nsandbox  w          web   nothing\nvolume   w          data  an older state\n",
+			"and 1 more: the log of control names them\n", []string{"DELETE /v0/platform/nodes/n1?force=true", "DELETE /v0/platform/nodes/n2?force=true"},
+		},
+		"node rm, nothing was lost": {"node|rm|n2|--force", 0, "n2\n", "nothing was lost\n", []string{"DELETE /v0/platform/nodes/n2?force=true"}},
+		"rm, one is gone":           {"sandbox|rm|web|nope", 3, "web\n", "doze: nope: there is no such sandbox\n", []string{"DELETE /v0/sandboxes/web", "DELETE /v0/sandboxes/nope", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},
 		"rm, the others are no suggestion": {
 			"rm|web|wep", 3, "web\n", "doze: wep: there is no such sandbox\n",
 			[]string{"DELETE /v0/sandboxes/web", "DELETE /v0/sandboxes/wep", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"sync"
@@ -29,17 +30,11 @@ func (a *app) node() *cobra.Command {
 			},
 		}
 	}
-	remove := &cobra.Command{
-		Use: "rm NODE…", Aliases: []string{"delete"}, Short: "Forget stopped nodes that have nothing", Args: takes(1, -1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, id string) error { return c.RemoveNode(ctx, id) })
-		},
-	}
 	cmd.AddCommand(
 		a.listNodes(), a.nodeToken(),
 		change("cordon NODE…", "Give nodes no new sandboxes", (*client.Client).CordonNode),
 		change("uncordon NODE…", "Give nodes new sandboxes again", (*client.Client).UncordonNode),
-		a.drainNode(), remove,
+		a.drainNode(), a.removeNode(),
 	)
 	a.complete("NODE", nodeNames, cmd.Commands()...)
 	return cmd
@@ -143,6 +138,61 @@ The command ends when all have moved, and fails if some could not.`,
 			return nil
 		},
 	}
+}
+
+func (a *app) removeNode() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use: "rm NODE…", Aliases: []string{"delete"}, Short: "Forget stopped nodes that have nothing",
+		Long: `Forget stopped nodes that have nothing.
+A node that alone has something is refused, and the error names what it has.
+If it was destroyed, --force removes it. Its sandboxes that the bucket has go on
+elsewhere. What only the node had is lost, and printed.`,
+		Args: takes(1, -1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			all := []doze.RemovedNode{}
+			err := a.each(cmd.Context(), args, func(ctx context.Context, c *client.Client, id string) error {
+				gone, err := c.RemoveNode(ctx, id, force)
+				if err == nil {
+					all = append(all, gone)
+				}
+				return err
+			})
+			if force {
+				err = errors.Join(err, a.showLosses(all))
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "remove a node that was destroyed, and lose what only it had")
+	return cmd
+}
+
+// showLosses prints what was lost with nodes.
+func (a *app) showLosses(all []doze.RemovedNode) error {
+	rows := [][]string{{"LOST", "WORKSPACE", "NAME", "LEFT"}}
+	more := 0
+	for _, gone := range all {
+		more += gone.Total - len(gone.Lost)
+		for _, l := range gone.Lost {
+			left := "nothing"
+			if l.Older {
+				left = "an older state"
+			}
+			rows = append(rows, []string{string(l.Kind), l.Workspace, l.Name, left})
+		}
+	}
+	if len(rows) == 1 && !a.whole() {
+		a.say("nothing was lost\n")
+		return nil
+	}
+	if err := a.show(all, rows); err != nil {
+		return err
+	}
+	if more > 0 {
+		a.say(fmt.Sprintf("and %d more: the log of control names them\n", more))
+	}
+	return nil
 }
 
 // drainEvery is how often a drain looks how many sandboxes are left.

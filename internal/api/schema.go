@@ -26,7 +26,7 @@ var parameters = map[string]openapi.Parameter{
 	flags[CreateIfNotExist]: query(flags[CreateIfNotExist], "answer the one of this name, if there is one", boolean),
 	flags[Follow]:           query(flags[Follow], "until the build has ended", boolean),
 	flags[SkipBuild]:        query(flags[SkipBuild], "no upload follows: the image is built already", boolean),
-	flags[Force]:            query(flags[Force], "take the address from the preview that has it", boolean),
+	flags[Force]:            query(flags[Force], "take the address from the preview that has it, or lose what only the node has", boolean),
 	flags[Upload]:           query(flags[Upload], "answer where files are to be put: of a new version, or of an image to build", boolean),
 	"version":               query("version", "the name of the version", openapi.Schema{Type: "string"}),
 	"token":                 query("token", "a part of the address that the upload was offered at", openapi.Schema{Type: "string"}),

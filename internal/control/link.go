@@ -113,6 +113,64 @@ func (l Link) InTurn(ctx context.Context, of Lodger, do func(ctx context.Context
 	return nil
 }
 
+// Resident is a living sandbox with its phase.
+type Resident struct {
+	Lodger
+
+	Phase doze.Phase
+}
+
+// Residents returns the living sandboxes of all phases whose machines are at a place.
+func (l Link) Residents(ctx context.Context, at func(machine string) bool) (all []Resident, err error) {
+	err = l.Store.EachLiving(ctx, func(sb store.Sandbox) error {
+		if at(sb.Machine) {
+			all = append(all, Resident{Lodger{sb.UID, sb.Machine, sb.Metadata.Workspace, sb.Metadata.Name, sb.LastUsed}, sb.Phase})
+		}
+		return nil
+	})
+	return all, err
+}
+
+// Forsake has a sandbox fail whose machine is lost for good, and says why. A sandbox that has another
+// machine meanwhile, failed or ends, is left alone.
+func (l Link) Forsake(ctx context.Context, of Lodger, why error) error {
+	return l.still(ctx, of, func(ctx context.Context, sb store.Sandbox) error {
+		if sb.Phase.Ended() || sb.Phase == doze.Failed {
+			return nil
+		}
+		return l.giveUp(ctx, sb, why)
+	})
+}
+
+// Relent takes back an archive that was begun, or the way back from it: the node that was at it is
+// lost for good. The sandbox can go on elsewhere then.
+func (l Link) Relent(ctx context.Context, of Lodger) error {
+	return l.still(ctx, of, func(ctx context.Context, sb store.Sandbox) error {
+		if sb.Phase != doze.Archiving && sb.Phase != doze.Unarchiving {
+			return nil
+		}
+		_, err := l.Store.Apply(ctx, sb.UID, store.Step{On: doze.Stayed, Message: "its node was removed meanwhile", At: time.Now()})
+		return err
+	})
+}
+
+// still does something in the turn of a sandbox that has the same machine as before.
+func (l Link) still(ctx context.Context, of Lodger, do func(context.Context, store.Sandbox) error) error {
+	life, release, err := l.take(ctx, of.UID, 0)
+	if err != nil {
+		return err
+	}
+	defer release()
+	sb, err := l.Store.Sandbox(life, of.UID)
+	if doze.Public(err).Kind == doze.NotFound {
+		return nil
+	}
+	if err != nil || sb.Machine != of.Machine {
+		return err
+	}
+	return do(life, sb)
+}
+
 // giveUp says of a sandbox that nothing is left of it.
 func (l Link) giveUp(ctx context.Context, sb store.Sandbox, why error) error {
 	sb, err := l.Store.Apply(ctx, sb.UID, store.Step{On: doze.Broke, Message: doze.Public(why).Message, At: time.Now(), Machine: store.NewID()})

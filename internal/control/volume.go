@@ -193,8 +193,8 @@ func (s *Server) volumesOf(ctx context.Context, sb store.Sandbox) (all []fleet.V
 		v := fleet.Volume{Path: a.MountPath, ReadOnly: a.ReadOnly, Size: a.SizeMB}
 		if a.Type == doze.VolumePersistent {
 			of, ok := byName[a.Name]
-			if !ok { // nothing can free it while the sandbox lives
-				return nil, doze.Errorf(doze.Internal, "the volume %s is not attached to the sandbox", a.Name)
+			if !ok { // nothing else can free it while the sandbox lives
+				return nil, doze.Errorf(doze.Conflict, "the volume %s was lost with its node: delete the sandbox, and create it again", a.Name)
 			}
 			v.ID, v.Size = of.ID, of.Spec.Size
 		}

@@ -9,38 +9,77 @@ import (
 	"github.com/dozehq/doze/internal/placement"
 )
 
-// remove forgets a node that does not run, and has nothing that the bucket does not have. The node
-// may want to join at this moment. It joins before, and stays, or after, as a new one.
-func (r *Roster) remove(ctx context.Context, id string) error {
+// remove forgets a node that does not run, and has nothing that the bucket does not have. By force,
+// what the bucket does not have is lost, and it returns that. The node may want to join at this
+// moment. It joins before, and stays, or after, as a new one.
+func (r *Roster) remove(ctx context.Context, id string, force bool) (lost []doze.NodeLoss, err error) {
 	_, joined, err := r.joins.Take(ctx, turnOf(id)) // in the order of Join
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer joined()
+	if force {
+		if err := r.condemn(ctx, id); err != nil {
+			return nil, err
+		}
+		if lost, err = r.abandon(ctx, id); err != nil {
+			return nil, err
+		}
+	}
 	if r.member(id) != nil {
-		return doze.Errorf(doze.Conflict, "the node runs: drain it, and stop it first")
+		return nil, doze.Errorf(doze.Conflict, "the node runs: drain it, and stop it first")
 	}
 	if _, err := r.Store.Node(ctx, id); err != nil {
-		return err
+		return nil, err
 	}
 	home, err := r.Store.Setting(ctx, HomeSetting)
 	if err != nil {
+		return nil, err
+	}
+	if err := r.bequeathAll(ctx, id, force); err != nil {
+		return nil, err
+	}
+	if id == home {
+		if err := r.moveHome(ctx, id); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.Store.RemoveNode(ctx, id); err != nil {
+		return nil, err
+	}
+	r.Crew.Discard(id)
+	r.mu.Lock()
+	delete(r.gones, id)
+	delete(r.leased, id) // the next record of the node says nothing
+	r.mu.Unlock()
+	if r.Removed != nil {
+		r.Removed(id)
+	}
+	return lost, nil
+}
+
+// bequeathAll gives what the bucket has as it is to other nodes. It is a Conflict if there is more. By
+// force, the node has nothing else then: places of what is about to go are forgotten.
+func (r *Roster) bequeathAll(ctx context.Context, id string, force bool) error {
+	e, err := r.estate(ctx, id)
+	if err != nil {
 		return err
+	}
+	if len(e.lost) > 0 {
+		return refuse(e.lost)
 	}
 	if err := r.bequeath(ctx, id); err != nil {
 		return err
 	}
-	if id == home {
-		if err := r.moveHome(ctx, id); err != nil {
+	for _, volume := range e.volumes {
+		if err := r.carry(ctx, volume, id); err != nil {
 			return err
 		}
 	}
-	if err := r.Store.RemoveNode(ctx, id); err != nil {
-		return err
-	}
-	r.Crew.Discard(id)
-	if r.Removed != nil {
-		r.Removed(id)
+	if force && len(e.begin) == 0 {
+		for _, p := range r.Crew.On(id) {
+			r.Crew.Forget(ctx, p.Kind, p.ID)
+		}
 	}
 	return nil
 }

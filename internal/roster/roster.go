@@ -50,6 +50,10 @@ type Control interface {
 	Lodgers(ctx context.Context, at func(machine string) bool, among []string) ([]control.Lodger, error)
 	LodgerNamed(ctx context.Context, workspace, name string) (control.Lodger, error)
 	InTurn(ctx context.Context, of control.Lodger, do func(ctx context.Context, o fleet.Order, last control.Use) error) error
+	// Residents, Forsake and Relent are as [control.Link] says.
+	Residents(ctx context.Context, at func(machine string) bool) ([]control.Resident, error)
+	Forsake(ctx context.Context, of control.Lodger, why error) error
+	Relent(ctx context.Context, of control.Lodger) error
 }
 
 // Config is what a [Roster] works with.
@@ -748,19 +752,25 @@ func (r *Roster) lose(ctx context.Context, l lease.Lapse) error {
 		return err
 	}
 	slog.WarnContext(ctx, "a node is lost: its lease is over", "node", l.Node, "epoch", l.Epoch, "renewed", l.At)
-	r.book.Release(l.Node)
+	r.dismiss(l.Node, l.Epoch)
+	return nil
+}
+
+// dismiss has a node count as lost in an epoch, which the records say already. Preconditions: the turn
+// of taking from the node is held.
+func (r *Roster) dismiss(node string, epoch uint64) {
+	r.book.Release(node)
 	r.tally.losses.Add(1)
 	r.mu.Lock()
-	if m := r.nodes[l.Node]; m != nil && m.epoch == l.Epoch {
-		delete(r.nodes, l.Node)
-		delete(r.keys, l.Node)
+	if m := r.nodes[node]; m != nil && m.epoch == epoch {
+		delete(r.nodes, node)
+		delete(r.keys, node)
 		m.lost(errLost)
 	}
-	r.gones[l.Node] = true
+	r.gones[node] = true
 	r.mu.Unlock()
-	r.Crew.Remove(l.Node)
+	r.Crew.Remove(node)
 	r.lost.Ring()
-	return nil
 }
 
 // expect takes up what an earlier process of control knew. Nodes may have leases of it, and

@@ -10,7 +10,6 @@ import (
 	"github.com/dozehq/doze/internal/access"
 	"github.com/dozehq/doze/internal/api"
 	"github.com/dozehq/doze/internal/fleet/crew"
-	"github.com/dozehq/doze/internal/httpx"
 )
 
 // Server answers operators about nodes. It is made by a literal.
@@ -33,8 +32,8 @@ var rows = []api.Row[*Server]{
 		About("It takes no new sandboxes, and those that it has move to other nodes. Requests to one that moves wait. The answer comes when all have moved, and says how many could not.")),
 	api.POST(tokens, access.Admin, "Create a token for new nodes", api.Write[doze.NodeTokenRequest]((*Server).token).Revealing().
 		About("Only operators get it. The token is in this answer alone. Machines join with it until it expires.")),
-	api.DELETE("/platform/nodes/{node}", access.Admin, "Remove a node", api.Read((*Server).remove).
-		About("It is 409 while the node has something, or has a lease.")),
+	api.DELETE("/platform/nodes/{node}", access.Admin, "Remove a node", api.Read((*Server).remove).Asks("force").
+		About("It is 409 while the node has a lease, or has what the bucket does not have. With force, that is lost, and the answer lists it.")),
 	api.POST("/sandboxes/{name}/move", access.Admin, "Move a sandbox to another node", api.Write[doze.MoveRequest]((*Server).move).
 		About("Only operators can do it. The sandbox sleeps here and wakes there, with its memory and processes. Requests to it wait meanwhile.")),
 }
@@ -142,11 +141,12 @@ func (s *Server) token(ctx context.Context, _ *http.Request, body map[string]any
 	return s.Roster.CreateToken(ctx, ttl)
 }
 
-func (s *Server) remove(ctx context.Context, q *http.Request) (none httpx.Empty, err error) {
+func (s *Server) remove(ctx context.Context, q *http.Request) (out doze.RemovedNode, err error) {
 	if err := s.may(ctx); err != nil {
-		return none, err
+		return out, err
 	}
-	return none, s.Roster.remove(ctx, q.PathValue("node"))
+	lost, err := s.Roster.remove(ctx, q.PathValue("node"), api.Force.In(q.URL.Query()))
+	return doze.RemovedNode{Total: len(lost), Lost: append([]doze.NodeLoss{}, lost[:min(len(lost), doze.NodeLossesMax)]...)}, err
 }
 
 // moveHome makes another node the home of things without a place. There must be none: they

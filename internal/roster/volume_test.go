@@ -241,7 +241,7 @@ func TestBuiltImagesAreSaved(t *testing.T) {
 		if n := y.nodes[other].Count(); n != 2 {
 			t.Errorf("with a new control, the other node has %d sandboxes", n)
 		}
-		y.want(204, "DELETE", "/platform/nodes/"+at, "")
+		y.want(200, "DELETE", "/platform/nodes/"+at, "")
 		if now := y.crew.Of(crew.Image, ref); now != other {
 			t.Errorf("the image of a removed node is on %s", now)
 		}

@@ -86,14 +86,13 @@ func errHeld(kind, id string) error {
 }
 
 // CheckPlaced is a Conflict if something has no place on record. The home of such things has
-// it then. Builders do not count: they are caches.
+// it then. Builders do not count: they are caches. Nor does what failed, of which nothing is left.
 func (s *Store) CheckPlaced(ctx context.Context) error {
 	placed := func(kind string) string { return ` NOT IN (SELECT id FROM places WHERE kind = '` + kind + `')` }
 	for _, of := range []struct{ kind, query string }{
-		{machinePlace, `SELECT machine FROM sandboxes WHERE ` + alive + ` AND machine <> '' AND machine` + placed(machinePlace)},
-		{"snapshot", `SELECT id FROM snapshots WHERE id` + placed("snapshot")},
+		{machinePlace, `SELECT machine FROM sandboxes WHERE ` + alive + ` AND phase NOT IN ('uploading', 'building', 'failed') AND machine <> '' AND machine` + placed(machinePlace)},
+		{"snapshot", `SELECT id FROM snapshots WHERE phase <> '` + string(doze.SnapshotFailed) + `' AND id` + placed("snapshot")},
 		{"volume", `SELECT id FROM volumes WHERE id` + placed("volume")},
-		{"volume", `SELECT id FROM volume_template_versions WHERE id` + placed("volume")},
 	} {
 		ids, err := collect(ctx, s.read, scanText, of.query+` LIMIT 1`)
 		if err != nil {
@@ -107,6 +106,10 @@ func (s *Store) CheckPlaced(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	templates, err := s.TemplateDisks(ctx)
+	if err != nil {
+		return err
+	}
 	all, err := s.Places(ctx)
 	if err != nil {
 		return err
@@ -114,6 +117,11 @@ func (s *Store) CheckPlaced(ctx context.Context) error {
 	for _, ref := range refs {
 		if strings.HasPrefix(ref, doze.BuiltPrefix) && !slices.ContainsFunc(all, func(p Place) bool { return p.Kind == "image" && p.ID == ref }) {
 			return errHeld("image", ref)
+		}
+	}
+	for _, id := range templates {
+		if !slices.ContainsFunc(all, func(p Place) bool { return p.Kind == "volume" && p.ID == id }) {
+			return errHeld("volume", id)
 		}
 	}
 	return nil

@@ -58,10 +58,10 @@ func (s *Store) InsertVolume(ctx context.Context, v Volume) error {
 	return wrap(err, "insert volume")
 }
 
-// note adds an event to the history of a volume, which forgets the oldest.
-func (v *Volume) note(kind, message string, at time.Time) {
+// note adds a notice to the history of a volume, which forgets the oldest.
+func (v *Volume) note(message string, at time.Time) {
 	v.Events = append(v.Events, doze.Event{
-		Type: kind, Status: doze.VolumeDeployed, Message: message, Time: doze.Time{Time: at},
+		Type: doze.EventNotice, Status: doze.VolumeDeployed, Message: message, Time: doze.Time{Time: at},
 	}.Revised(doze.FirstRevision))
 	v.Events = v.Events[max(len(v.Events)-doze.VolumeEventsMax, 0):]
 }
@@ -148,7 +148,7 @@ func (s *Store) ChangeVolume(ctx context.Context, workspace, name string, fn fun
 			if v.State.AttachedTo != "" {
 				message += "; " + v.State.AttachedTo + " sees that on its next machine, after a redeploy or an archive"
 			}
-			v.note(doze.EventNotice, message, v.Metadata.UpdatedAt.Time)
+			v.note(message, v.Metadata.UpdatedAt.Time)
 		}
 		body, err := json.Marshal(v.Volume)
 		if err != nil {
@@ -202,7 +202,7 @@ func attach(ctx context.Context, tx *sql.Tx, sb *Sandbox) error {
 		if err != nil {
 			return err
 		}
-		v.note(doze.EventNotice, "it is attached to the sandbox "+sb.Metadata.Name, sb.Metadata.CreatedAt.Time)
+		v.note("it is attached to the sandbox "+sb.Metadata.Name, sb.Metadata.CreatedAt.Time)
 		err = hand(ctx, tx, v, "", sb.UID)
 		if doze.Public(err).Kind == doze.NotFound {
 			err = attached(v)
@@ -221,7 +221,7 @@ func detach(ctx context.Context, tx *sql.Tx, sb *Sandbox, at time.Time) error {
 		return err
 	}
 	for _, v := range all {
-		v.note(doze.EventNotice, "the sandbox "+sb.Metadata.Name+" is gone: it is free", at)
+		v.note("the sandbox "+sb.Metadata.Name+" is gone: it is free", at)
 		if err := hand(ctx, tx, v, sb.UID, ""); err != nil {
 			return err
 		}

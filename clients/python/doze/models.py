@@ -1031,6 +1031,14 @@ class Node:
 
 
 @dataclass(kw_only=True)
+class NodeLoss:
+    kind: str
+    name: str
+    older: bool | None = field(default=None)
+    workspace: str
+
+
+@dataclass(kw_only=True)
 class NodeToken:
     control: str
     expires_at: str = field(metadata={"json": "expiresAt"})
@@ -1433,6 +1441,12 @@ class ReloadedVariables:
     removed: int
     #: entries that are no variables
     skipped: list[str] | None = field(default=None)
+
+
+@dataclass(kw_only=True)
+class RemovedNode:
+    lost: list[NodeLoss]
+    total: int
 
 
 @dataclass(kw_only=True)

@@ -184,6 +184,8 @@ func (n *Node) SaveSnapshot(_ context.Context, id string) error {
 	switch {
 	case n.Shelf == nil:
 		return errNoShelf
+	case n.fail["save"] != nil:
+		return n.fail["save"]
 	case !there:
 		return doze.Errorf(doze.NotFound, "no such snapshot")
 	}

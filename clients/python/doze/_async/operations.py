@@ -57,9 +57,9 @@ class AsyncControlOperations:
         """Remove a program that users log in with. Needs the scope admin."""
         return await self._transport.call("DELETE", f"{self._base}/oauth/clients/{_codec.segment(client)}", decode=_codec.model(models.OAuthClient), timeout=timeout)
 
-    async def delete_platform_nodes_by_node(self, node: str, *, timeout: float | None = None) -> None:
-        """Remove a node. It is 409 while the node has something, or has a lease. Needs the scope admin."""
-        return await self._transport.call("DELETE", f"{self._base}/platform/nodes/{_codec.segment(node)}", decode=_codec.nothing, timeout=timeout)
+    async def delete_platform_nodes_by_node(self, node: str, *, force: bool | None = None, timeout: float | None = None) -> models.RemovedNode:
+        """Remove a node. It is 409 while the node has a lease, or has what the bucket does not have. With force, that is lost, and the answer lists it. Needs the scope admin."""
+        return await self._transport.call("DELETE", f"{self._base}/platform/nodes/{_codec.segment(node)}", params=_codec.query(**{"force": force}), decode=_codec.model(models.RemovedNode), timeout=timeout)
 
     async def delete_policies_by_policy(self, policy: str, *, timeout: float | None = None) -> models.Policy:
         """Delete a policy. Needs the scope policies:delete."""
