@@ -79,7 +79,8 @@ func (h holdings) tell(w io.Writer, s settings.Settings) {
 	fmt.Fprintf(w, `The bucket %s can be used. Start dozed control, dozed node and dozed edge with --remote and --remote-credentials.
 Until the node has copied them, these are on this host alone: %d sandboxes, %d volumes, %d snapshots. It copies
 a sandbox, with its volumes, when it has slept for %s (--remote-after), and every %s while it does not sleep (--remote-every);
-snapshots, and volumes that no sandbox has, within a minute. Archives, images that were built and volume templates stay on their node.
+snapshots, archives, images that were built, volume templates, and volumes that no sandbox has, within a minute.
+An archive of a sandbox with volumes stays on its node.
 `, s.Remote, len(h.machines), len(h.volumes), len(h.snapshots), s.RemoteAfter, s.RemoteEvery)
 }
 
