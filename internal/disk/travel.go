@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -31,6 +32,24 @@ type travelling struct {
 func (l *Library) HasBuilt(ref string) bool {
 	_, there := l.find(ref)
 	return isBuilt(ref) && there
+}
+
+// Lacking returns those of some references that a directory of images does not have.
+func Lacking(dir string, refs []string) ([]string, error) {
+	if len(refs) == 0 {
+		return nil, nil
+	}
+	records, _, err := read(filepath.Join(dir, "images"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	here := map[string]bool{}
+	for _, r := range records {
+		for ref := range r.Refs {
+			here[ref] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(refs), func(ref string) bool { return here[ref] }), nil
 }
 
 // Built returns the file of an image that was built or loaded, and its record for [Library.Receive].

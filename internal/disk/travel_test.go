@@ -55,6 +55,14 @@ func TestReceive(t *testing.T) {
 	if left, err := os.ReadDir(to.tempDir()); err != nil || len(left) > 0 {
 		t.Errorf("there is left %v, %v", left, err)
 	}
+	for l, want := range map[*Library]int{from: 1, to: 1} {
+		if lacks, err := Lacking(l.dir, []string{made.Ref, "another"}); err != nil || len(lacks) != want || lacks[0] != "another" {
+			t.Errorf("it lacks %v, %v", lacks, err)
+		}
+	}
+	if lacks, err := Lacking(t.TempDir(), []string{made.Ref}); err != nil || len(lacks) != 1 {
+		t.Errorf("a directory without images lacks %v, %v", lacks, err)
+	}
 	again, err := Open(to.dir, Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/dozehq/doze/internal/disk"
 	"github.com/dozehq/doze/internal/durable"
 	"github.com/dozehq/doze/internal/lease"
 	"github.com/dozehq/doze/internal/machine/hostproc"
@@ -21,11 +22,12 @@ type Placed struct {
 	Machines  []string          // UIDs
 	Volumes   map[string]uint64 // their epochs, by id
 	Snapshots []string          // ids
+	Images    []string          // references of those that were built or loaded
 }
 
-// Lacking returns what of p a data directory does not have as a whole, in words: it is in the
-// bucket alone, or nowhere. Nobody may serve the directory.
-func Lacking(data string, p Placed) (lacks []string, err error) {
+// Lacking returns what of p a data directory, and its directory of images, do not have as a whole, in
+// words: it is in the bucket alone, or nowhere. Nobody may serve the data directory.
+func Lacking(data, images string, p Placed) (lacks []string, err error) {
 	absent, err := node.Absent(filepath.Join(data, sandboxesDir))
 	if err != nil {
 		return nil, err
@@ -56,7 +58,11 @@ func Lacking(data string, p Placed) (lacks []string, err error) {
 			lacks = append(lacks, "the snapshot "+id)
 		}
 	}
-	return lacks, nil
+	refs, err := disk.Lacking(images, p.Images)
+	for _, ref := range refs {
+		lacks = append(lacks, "the image "+ref)
+	}
+	return lacks, err
 }
 
 // Unlease has the sandboxes of a node run without a lease from now on: nobody else may have

@@ -191,7 +191,7 @@ func comeHome(ctx context.Context, s settings.Settings, records string) error {
 		if err != nil {
 			return err
 		}
-		if err := whole(ctx, st, s.Data, places); err != nil {
+		if err := whole(ctx, st, s, places); err != nil {
 			return err
 		}
 		return st.SetSetting(ctx, store.HomeNode, id)
@@ -243,7 +243,7 @@ func aloneIn(nodes []store.Node, places []store.Place, id string) error {
 }
 
 // whole is a Conflict if a data directory lacks something that its node has on record.
-func whole(ctx context.Context, st *store.Store, data string, places []store.Place) error {
+func whole(ctx context.Context, st *store.Store, s settings.Settings, places []store.Place) error {
 	has, err := held(ctx, st)
 	if err != nil {
 		return err
@@ -260,7 +260,12 @@ func whole(ctx context.Context, st *store.Store, data string, places []store.Pla
 			p.Volumes[at.ID] = at.Epoch
 		}
 	}
-	lacks, err := host.Lacking(data, p)
+	refs, err := st.ImageRefs(ctx)
+	if err != nil {
+		return err
+	}
+	p.Images = slices.DeleteFunc(refs, func(ref string) bool { return !strings.HasPrefix(ref, doze.BuiltPrefix) })
+	lacks, err := host.Lacking(s.Data, s.ImagesDir, p)
 	if err != nil || len(lacks) == 0 {
 		return err
 	}
@@ -269,5 +274,5 @@ func whole(ctx context.Context, st *store.Store, data string, places []store.Pla
 	if len(lacks) > namedMost {
 		more = fmt.Sprintf(" and %d more", len(lacks)-namedMost)
 	}
-	return doze.Errorf(doze.Conflict, "%s does not have %s%s: start control and the node again, and wait until all memory came from the bucket. A volume comes with the next sandbox that gets it", data, strings.Join(lacks[:min(len(lacks), namedMost)], ", "), more)
+	return doze.Errorf(doze.Conflict, "%s does not have %s%s: start control and the node again, and wait until all memory came from the bucket. A volume, an image or a template comes with the next sandbox or volume that needs it", s.Data, strings.Join(lacks[:min(len(lacks), namedMost)], ", "), more)
 }

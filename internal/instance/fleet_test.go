@@ -21,14 +21,17 @@ func TestComeHome(t *testing.T) {
 	for name, c := range map[string]struct {
 		others []string      // nodes besides ours
 		places []store.Place // "ours" is the node of the directory
+		image  string        // a tag leads to it
 		says   string        // empty: it works
 	}{
-		"no fleet":              {},
-		"alone":                 {others: []string{}},
-		"another node":          {others: []string{"other"}, says: "other has nothing"},
-		"it has a volume":       {others: []string{"other"}, places: []store.Place{{Kind: "volume", ID: "v", Node: "other", Epoch: 1}}, says: "other has 1 of the kind volume"},
-		"forgotten with places": {others: []string{}, places: []store.Place{{Kind: "image", ID: "i", Node: "gone", Epoch: 1}}, says: "gone has 1 of the kind image"},
-		"a builder is a cache":  {others: []string{}, places: []store.Place{{Kind: "builder", ID: "w", Node: "gone", Epoch: 1}}},
+		"no fleet":               {},
+		"alone":                  {others: []string{}},
+		"another node":           {others: []string{"other"}, says: "other has nothing"},
+		"it has a volume":        {others: []string{"other"}, places: []store.Place{{Kind: "volume", ID: "v", Node: "other", Epoch: 1}}, says: "other has 1 of the kind volume"},
+		"forgotten with places":  {others: []string{}, places: []store.Place{{Kind: "image", ID: "i", Node: "gone", Epoch: 1}}, says: "gone has 1 of the kind image"},
+		"an image of elsewhere":  {others: []string{}, image: doze.BuiltPrefix + "mine", places: []store.Place{{Kind: "image", ID: doze.BuiltPrefix + "mine", Node: "ours", Epoch: 1}}, says: "does not have the image " + doze.BuiltPrefix + "mine"},
+		"an image of a registry": {others: []string{}, image: "docker.io/library/debian@sha256:0"},
+		"a builder is a cache":   {others: []string{}, places: []store.Place{{Kind: "builder", ID: "w", Node: "gone", Epoch: 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -57,7 +60,18 @@ func TestComeHome(t *testing.T) {
 				errs = append(errs, st.SetSetting(t.Context(), store.HomeNode, "before"))
 			}
 			for _, p := range c.places {
+				if p.Node == "ours" {
+					p.Node = id
+				}
 				errs = append(errs, st.PutPlace(t.Context(), p))
+			}
+			if c.image != "" {
+				errs = append(errs, st.InsertWorkspace(t.Context(), doze.Workspace{ID: "w", Name: "w"}))
+				_, err := st.ChangeImage(t.Context(), "w", "mine", func(i *doze.Image) error {
+					i.Spec.Tags = []doze.ImageTag{{Name: "latest", Image: c.image}}
+					return nil
+				})
+				errs = append(errs, err)
 			}
 			if err := errors.Join(append(errs, st.Close(), os.WriteFile(filepath.Join(s.Data, "leased"), nil, 0o600))...); err != nil {
 				t.Fatal(err)
