@@ -148,7 +148,7 @@ func (c *Crew) claim(ctx context.Context, n fleet.Node, o *fleet.Order, instead 
 	if c.far(o) {
 		return nil
 	}
-	now, err := c.Awake(ctx, o.Workspace)
+	now, err := c.nearlyAwake(ctx, o.Workspace)
 	if err != nil {
 		return err
 	}
@@ -394,25 +394,40 @@ func (c *Crew) SetLimits(ctx context.Context, workspace string, l doze.Limits) e
 	return err
 }
 
-// Awake implements [fleet.Node]. What is on a node that is away is not awake. A node that has
-// nothing of the workspace is not asked.
-func (c *Crew) Awake(ctx context.Context, workspace string) (sum fleet.Awake, err error) {
+// Awake implements [fleet.Node]. What is on a node that is away is not awake.
+func (c *Crew) Awake(ctx context.Context, workspace string) (fleet.Awake, error) {
+	return c.awakeOn(ctx, workspace, func(*Member) bool { return true })
+}
+
+// nearlyAwake is Awake without the nodes that had nothing of the workspace awake when they were
+// renewed, and got nothing since.
+func (c *Crew) nearlyAwake(ctx context.Context, workspace string) (fleet.Awake, error) {
+	claimed := c.claimedOn(workspace)
+	return c.awakeOn(ctx, workspace, func(m *Member) bool {
+		_, has := m.Load.Workspaces[workspace]
+		return has || m.Load.Workspaces == nil || claimed[m.Info.ID]
+	})
+}
+
+// awakeOn sums up what is awake on the members that may reports. It is called with c.mu held.
+func (c *Crew) awakeOn(ctx context.Context, workspace string, may func(*Member) bool) (sum fleet.Awake, err error) {
 	var mu sync.Mutex
 	answered := 0
-	claimed := c.claimedOn(workspace)
 	err = c.some(func(m *Member) bool {
-		if _, has := m.Load.Workspaces[workspace]; has || m.Load.Workspaces == nil || claimed[m.Info.ID] {
-			return true
+		asked := may(m)
+		if !asked {
+			answered++ // it has said so with its last renewal
 		}
-		answered++ // it has said so with its last renewal
-		return false
+		return asked
 	}, func(_ string, n fleet.Node) error {
 		one, err := n.Awake(ctx, workspace)
 		mu.Lock()
 		defer mu.Unlock()
 		sum.Sandboxes += one.Sandboxes
 		sum.Memory += one.Memory
-		answered++
+		if err == nil {
+			answered++
+		}
 		return err
 	})
 	if errors.Is(err, fleet.ErrUnreachable) && answered > 0 {
