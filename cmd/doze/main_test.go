@@ -204,7 +204,8 @@ func TestCommands(t *testing.T) {
 		"node rm":                  {"node|rm|n1", 0, "n1\n", "", []string{"DELETE /v0/platform/nodes/n1"}},
 		"node rm, by force": {
 			"node|rm|n1|n2|--force", 0, "n1\nn2\nLOST     WORKSPACE  NAME  LEFT\nsandbox  w          web   nothing\nvolume   w          data  an older state\n",
-			"and 1 more: the log of control names them\n", []string{"DELETE /v0/platform/nodes/n1?force=true", "DELETE /v0/platform/nodes/n2?force=true"},
+			"and 1 more: the log of control names them\n",
+			[]string{"DELETE /v0/platform/nodes/n1?force=true", "DELETE /v0/platform/nodes/n2?force=true"},
 		},
 		"node rm, nothing was lost": {"node|rm|n2|--force", 0, "n2\n", "nothing was lost\n", []string{"DELETE /v0/platform/nodes/n2?force=true"}},
 		"rm, one is gone":           {"sandbox|rm|web|nope", 3, "web\n", "doze: nope: there is no such sandbox\n", []string{"DELETE /v0/sandboxes/web", "DELETE /v0/sandboxes/nope", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},

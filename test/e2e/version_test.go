@@ -46,7 +46,7 @@ var older = sync.OnceValues(func() (dir string, err error) {
 
 // runIn runs a program in a directory.
 func runIn(dir, name string, args ...string) error {
-	cmd := exec.Command(name, args...) //nolint:noctx // it ends by itself
+	cmd := exec.Command(name, args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -57,7 +57,7 @@ func runIn(dir, name string, args ...string) error {
 
 // extract writes the files of the previous release into a directory.
 func extract(root, dir string) (err error) {
-	cmd := exec.Command("git", "archive", previous) //nolint:noctx // it ends by itself
+	cmd := exec.Command("git", "archive", previous)
 	cmd.Dir = root
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -78,7 +78,7 @@ func extract(root, dir string) (err error) {
 		if h.Typeflag != tar.TypeReg {
 			continue
 		}
-		if err := copyFile(filepath.Join(dir, filepath.FromSlash(h.Name)), files); err != nil { //nolint:gosec // G305: our own commit
+		if err := copyFile(filepath.Join(dir, filepath.FromSlash(h.Name)), files); err != nil {
 			return err
 		}
 	}

@@ -228,10 +228,10 @@ func (s *simulation) census(p *process) {
 	c := p.roster.Census(s.t.Context())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.counts["nodes lost"] += int(c.Losses) //nolint:gosec // G115: there are few
+	s.counts["nodes lost"] += int(c.Losses)
 	for of, all := range map[string]map[string]uint64{"rescues": c.Rescues, "moves": c.Moves} {
 		for what, n := range all {
-			s.counts[of+": "+what] += int(n) //nolint:gosec // G115: there are few
+			s.counts[of+": "+what] += int(n)
 		}
 	}
 }

@@ -199,7 +199,7 @@ func (n *Node) SaveSnapshot(_ context.Context, id string) error {
 func (n *Node) SaveBuilt(_ context.Context, ref string) error {
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
-	raw, there := n.Builder.Image(ref)
+	raw, there := n.Image(ref)
 	switch {
 	case n.Shelf == nil:
 		return errNoShelf
@@ -217,7 +217,7 @@ func (n *Node) SaveBuilt(_ context.Context, ref string) error {
 // brought is an error unless a node that may have an image can have it: it made the image, or the
 // bucket has that. Preconditions: Mu is held.
 func (n *Node) brought(ref string) error {
-	if _, here := n.Builder.Image(ref); here || n.Shelf == nil || !strings.HasPrefix(ref, doze.BuiltPrefix) {
+	if _, here := n.Image(ref); here || n.Shelf == nil || !strings.HasPrefix(ref, doze.BuiltPrefix) {
 		return nil
 	}
 	n.Shelf.mu.Lock()
