@@ -25,8 +25,8 @@ type Placed struct {
 	Images    []string          // references of those that were built or loaded
 }
 
-// Lacking returns what of p a data directory, and its directory of images, do not have as a whole, in
-// words: it is in the bucket alone, or nowhere. Nobody may serve the data directory.
+// Lacking returns in words what of p is not whole in a data directory and its directory of images. It is
+// in the bucket alone, or nowhere. Nobody may serve the data directory.
 func Lacking(data, images string, p Placed) (lacks []string, err error) {
 	absent, err := node.Absent(filepath.Join(data, sandboxesDir))
 	if err != nil {
