@@ -244,23 +244,9 @@ func (f *files) into(ctx context.Context, n need, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	sum, err := sumOf(path)
-	if err == nil && sum != n.Sum {
+	came, err := f.read(path, stamp{})
+	if err == nil && came.Sum != n.Sum {
 		err = fmt.Errorf("%s is damaged in the bucket", n.Name)
 	}
 	return path, err
-}
-
-// sumOf is the SHA-256 of a file, hexadecimal.
-func sumOf(path string) (string, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = file.Close() }() // it was only read
-	hash := sha256.New()
-	if _, err := io.Copy(hash, file); err != nil {
-		return "", fmt.Errorf("read %s: %w", path, err)
-	}
-	return hex.EncodeToString(hash.Sum(nil)), nil
 }

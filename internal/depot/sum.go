@@ -101,12 +101,17 @@ func (f *files) read(path string, was stamp) (now stamp, err error) {
 	if now.Sum = was.Sum; now == was && sumForm.MatchString(was.Sum) {
 		return now, nil
 	}
+	now.Sum, err = sumOf(file)
+	return now, err
+}
+
+// sumOf is the SHA-256 of an open file, hexadecimal.
+func sumOf(file *os.File) (string, error) {
 	hash := sha256.New()
 	if _, err := io.Copy(hash, file); err != nil {
-		return now, fmt.Errorf("read %s: %w", path, err)
+		return "", fmt.Errorf("read %s: %w", file.Name(), err)
 	}
-	now.Sum = hex.EncodeToString(hash.Sum(nil))
-	return now, nil
+	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
 // remember writes down all sums of files that are there.

@@ -353,8 +353,8 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestDeafen: who has called is served, though the listener is closed soon. Who calls after that
-// finds out that they are refused.
+// TestDeafen: a caller that was let in is served, though the listener is closed soon. A caller
+// after that finds out that it is refused.
 func TestDeafen(t *testing.T) {
 	t.Parallel()
 	d := open(t, options(t))

@@ -260,11 +260,9 @@ func whole(ctx context.Context, st *store.Store, s settings.Settings, places []s
 			p.Volumes[at.ID] = at.Epoch
 		}
 	}
-	refs, err := st.ImageRefs(ctx)
-	if err != nil {
+	if p.Images, err = st.BuiltRefs(ctx); err != nil {
 		return err
 	}
-	p.Images = slices.DeleteFunc(refs, func(ref string) bool { return !strings.HasPrefix(ref, doze.BuiltPrefix) })
 	lacks, err := host.Lacking(s.Data, s.ImagesDir, p)
 	if err != nil || len(lacks) == 0 {
 		return err

@@ -41,7 +41,7 @@ type yard struct {
 	nodes  map[string]*planetest.Node
 	stops  map[string]func() // of nodes that renew their leases
 	leased map[string]bool   // which nodes have had a lease that ends
-	stuck  map[string]bool   // which nodes do not answer who has them begin a sandbox
+	stuck  map[string]bool   // which nodes do not answer when they are to begin a sandbox
 	stop   func()            // of the roster
 	// drivers say what drives the sandboxes of nodes; removed are nodes that the roster forgot.
 	drivers map[string]string
@@ -109,7 +109,7 @@ func (y *yard) open() {
 	}
 }
 
-// slow is a node that may not answer who has it begin a sandbox.
+// slow is a node that may not answer when it is to begin a sandbox.
 type slow struct {
 	*planetest.Node
 

@@ -107,7 +107,7 @@ func (r *Roster) heirlooms(ctx context.Context) (all []heirloom, err error) {
 	for _, id := range templates {
 		all = append(all, heirloom{crew.Volume, id, fleet.VolumeObject(id)})
 	}
-	refs, err := r.builtRefs(ctx)
+	refs, err := r.Store.BuiltRefs(ctx)
 	for _, ref := range refs {
 		all = append(all, heirloom{crew.Image, ref, fleet.ImageObject(ref)})
 	}

@@ -170,7 +170,7 @@ func (r *Roster) tidy(ctx context.Context) error {
 
 // imageObjects are the names in the bucket of all images on record that were built or loaded.
 func (r *Roster) imageObjects(ctx context.Context) (map[string]bool, error) {
-	refs, err := r.builtRefs(ctx)
+	refs, err := r.Store.BuiltRefs(ctx)
 	objects := map[string]bool{}
 	for _, ref := range refs {
 		objects[fleet.ImageObject(ref)] = true

@@ -3,8 +3,6 @@ package roster
 import (
 	"context"
 	"log/slog"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -115,7 +113,7 @@ func (r *Roster) unsaved(ctx context.Context) (map[string]func(context.Context, 
 			all[id] = r.storing(crew.Volume, fleet.VolumeObject(id), r.Crew.SaveVolume)
 		}
 	}
-	refs, err := r.builtRefs(ctx)
+	refs, err := r.Store.BuiltRefs(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -125,12 +123,6 @@ func (r *Roster) unsaved(ctx context.Context) (map[string]func(context.Context, 
 		}
 	}
 	return all, nil
-}
-
-// builtRefs are the references of all images on record that were built or loaded.
-func (r *Roster) builtRefs(ctx context.Context) ([]string, error) {
-	refs, err := r.Store.ImageRefs(ctx)
-	return slices.DeleteFunc(refs, func(ref string) bool { return !strings.HasPrefix(ref, doze.BuiltPrefix) }), err
 }
 
 // storing has the bucket have what never changes. If the node of it is away, the bucket is asked:

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -129,6 +130,12 @@ func (s *Store) ImageRefs(ctx context.Context) ([]string, error) {
 	}
 	slices.Sort(refs)
 	return slices.Compact(refs), wrap(err, "read the references of all images")
+}
+
+// BuiltRefs returns those of ImageRefs that were built or loaded. No registry has them.
+func (s *Store) BuiltRefs(ctx context.Context) ([]string, error) {
+	refs, err := s.ImageRefs(ctx)
+	return slices.DeleteFunc(refs, func(ref string) bool { return !strings.HasPrefix(ref, doze.BuiltPrefix) }), err
 }
 
 // ImageShares returns the workspaces that share an image, by name.

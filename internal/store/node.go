@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -102,7 +101,7 @@ func (s *Store) CheckPlaced(ctx context.Context) error {
 			return errHeld(of.kind, ids[0])
 		}
 	}
-	refs, err := s.ImageRefs(ctx)
+	refs, err := s.BuiltRefs(ctx)
 	if err != nil {
 		return err
 	}
@@ -115,7 +114,7 @@ func (s *Store) CheckPlaced(ctx context.Context) error {
 		return err
 	}
 	for _, ref := range refs {
-		if strings.HasPrefix(ref, doze.BuiltPrefix) && !slices.ContainsFunc(all, func(p Place) bool { return p.Kind == "image" && p.ID == ref }) {
+		if !slices.ContainsFunc(all, func(p Place) bool { return p.Kind == "image" && p.ID == ref }) {
 			return errHeld("image", ref)
 		}
 	}

@@ -148,7 +148,7 @@ func TestFinishNot(t *testing.T) {
 		}
 	}
 	if err := finish(1); err != nil {
-		t.Errorf("of one that lacks a chunk: %v", err)
+		t.Errorf("a copy that lacks a chunk: %v", err)
 	}
 	head(gen(1, 1))
 	if last, err := v.Last(t.Context(), "a", 1); err != nil || last != gen(1, 2) {

@@ -438,7 +438,7 @@ func TestBuiltImages(t *testing.T) {
 }
 
 // TestImageOfLostNode: an image that the bucket has outlives its node. Until then, sandboxes of it
-// wait for the node. Nobody may have it who does not need it.
+// wait for the node. A node that does not need it may not have it.
 func TestImageOfLostNode(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

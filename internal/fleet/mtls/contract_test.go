@@ -83,7 +83,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// FuzzContract: whatever a peer says, it is the version of one that works together, or an error.
+// FuzzContract: what a peer says is a version that works with ours, or an error.
 func FuzzContract(f *testing.F) {
 	for _, said := range []string{"", "1", "2", "3", "-1", "02", "999999999999999999999", "2, 2", " 2"} {
 		f.Add(said)
