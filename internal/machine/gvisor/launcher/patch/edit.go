@@ -1083,4 +1083,53 @@ func save(ctx context.Context, w io.Writer, rootPtr any, stoppable bool) (Stats,
 	{"runsc/container/container.go", `		return c.createGoferFilestoreInDir(goferRootfs, ovlConf.Medium().HostFileDir())
 `, `		return openDisk(c.Spec)
 `},
+	// A freezer of cgroups interrupts the wait of a stub for an answer, as a signal does: see
+	// seccomp_do_user_notification in kernel/seccomp.c. The kernel then notifies again, even if
+	// the answer was given already. gVisor took the first for the death of the stub, and killed
+	// it, and the second for the end of a system call that nobody had made.
+	{"pkg/sentry/platform/systrap/syscall_thread.go", `const maxErrno = 4095
+`, `const maxErrno = 4095
+
+const (
+	// notExecuted is in a message of the stub until its system call has ended. No system call
+	// returns it: it is no error, and no address.
+	notExecuted = ^uint64(maxErrno)
+	// resendsMost bounds how often the stub may say that it was interrupted: the guest can write
+	// its messages.
+	resendsMost = 10_000
+)
+`},
+	{"pkg/sentry/platform/systrap/syscall_thread.go", `		if err := t.notifySeccompThread(); err != nil {
+			t.thread.Warningf("%s", err)
+			return 0, errDeadSubprocess
+		}
+		if err := t.waitForSeccompNotify(); err != nil {
+			t.thread.Warningf("failed waiting for seccomp notify: %s", err)
+			return 0, errDeadSubprocess
+		}
+`, `		atomic.StoreUint64(&stubMsg.ret, notExecuted)
+		for resends := 0; atomic.LoadUint64(&stubMsg.ret) == notExecuted; resends++ {
+			if resends > resendsMost {
+				t.thread.kill()
+				t.thread.Warningf("the stub does not execute its system call")
+				return 0, errDeadSubprocess
+			}
+			if err := t.notifySeccompThread(); err != nil {
+				t.thread.Warningf("%s", err)
+				return 0, errDeadSubprocess
+			}
+			if err := t.waitForSeccompNotify(); err != nil {
+				t.thread.Warningf("failed waiting for seccomp notify: %s", err)
+				return 0, errDeadSubprocess
+			}
+		}
+`},
+	{"pkg/sentry/platform/systrap/syscall_thread.go", `		case unix.ENOENT:
+			// The notification`, `		case unix.EINTR: // a freezer, or a signal for a thread of ours
+		case unix.ENOENT:
+			// The notification`},
+	{"pkg/sentry/platform/systrap/syscall_thread_unsafe.go", `		if errno == unix.EINTR && t.subproc.alive() {
+`, `		// ENOENT says that the notification went while it was on its way: it comes again.
+		if (errno == unix.EINTR || errno == unix.ENOENT) && t.subproc.alive() {
+`},
 }
