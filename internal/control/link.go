@@ -35,18 +35,19 @@ type Lodger struct {
 }
 
 // Lodgers returns the living sandboxes whose machines are at a place, those first that were
-// used last. Only those are looked at whose machines are among some; nil is any.
-func (l Link) Lodgers(ctx context.Context, at func(machine string) bool, among []string) (all []Lodger, err error) {
-	each := func(fn func(store.Sandbox) error) error { return l.Store.EachOf(ctx, among, fn) }
-	if among == nil {
-		each = func(fn func(store.Sandbox) error) error { return l.Store.EachLiving(ctx, fn) }
-	}
-	err = each(func(sb store.Sandbox) error {
+// used last. Only those are looked at whose machines are among some, or have no place on
+// record if unplaced is true.
+func (l Link) Lodgers(ctx context.Context, at func(machine string) bool, among []string, unplaced bool) (all []Lodger, err error) {
+	look := func(sb store.Sandbox) error {
 		if slices.Contains(movable, sb.Phase) && at(sb.Machine) {
 			all = append(all, Lodger{sb.UID, sb.Machine, sb.Metadata.Workspace, sb.Metadata.Name, sb.LastUsed})
 		}
 		return nil
-	})
+	}
+	err = l.Store.EachOf(ctx, among, look)
+	if unplaced && err == nil {
+		err = l.Store.EachUnplaced(ctx, look)
+	}
 	slices.SortStableFunc(all, func(a, b Lodger) int { return b.Used.Compare(a.Used) })
 	return all, err
 }

@@ -38,7 +38,7 @@ func (r *Roster) rescue(ctx context.Context) {
 		}
 		all, err := r.Control.Lodgers(ctx, func(machine string) bool {
 			return pending[machine] || parting[machine] || lost[r.Crew.Of(crew.Machine, machine)]
-		}, r.among(lost, pending, parting))
+		}, r.among(lost, pending, parting), lost[r.Crew.Home()])
 		if err != nil {
 			slog.ErrorContext(ctx, "nobody knows what lost nodes had", "err", err)
 			continue
@@ -92,14 +92,10 @@ func (b *busy) end(l control.Lodger) {
 	delete(b.those, l.UID)
 }
 
-// among are the machines that nodes had, and some more. It is nil, which is any, if one of the
-// nodes is the home: it has what has no place, too.
+// among are the machines that nodes had, and some more. The home has those without a place, too.
 func (r *Roster) among(nodes map[string]bool, more ...map[string]bool) []string {
 	all := []string{}
 	for node := range nodes {
-		if node == r.Crew.Home() {
-			return nil
-		}
 		all = append(all, r.machines(node)...)
 	}
 	for _, some := range more {
@@ -353,7 +349,7 @@ func (r *Roster) Drain(ctx context.Context, id string) (moved, stayed int, err e
 	if err := r.SetState(ctx, id, doze.NodeDraining); err != nil {
 		return 0, 0, err
 	}
-	all, err := r.Control.Lodgers(ctx, func(machine string) bool { return r.Crew.Of(crew.Machine, machine) == id }, r.among(map[string]bool{id: true}))
+	all, err := r.Control.Lodgers(ctx, func(machine string) bool { return r.Crew.Of(crew.Machine, machine) == id }, r.machines(id), id == r.Crew.Home())
 	if err != nil {
 		return 0, 0, err
 	}

@@ -47,7 +47,7 @@ type Control interface {
 	// Inform says what the nodes can do, together.
 	Inform(info fleet.NodeInfo)
 	// Lodgers, LodgerNamed and InTurn are as [control.Link] says.
-	Lodgers(ctx context.Context, at func(machine string) bool, among []string) ([]control.Lodger, error)
+	Lodgers(ctx context.Context, at func(machine string) bool, among []string, unplaced bool) ([]control.Lodger, error)
 	LodgerNamed(ctx context.Context, workspace, name string) (control.Lodger, error)
 	InTurn(ctx context.Context, of control.Lodger, do func(ctx context.Context, o fleet.Order, last control.Use) error) error
 	// Residents, Forsake and Relent are as [control.Link] says.

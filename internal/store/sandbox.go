@@ -258,6 +258,12 @@ func (s *Store) EachOf(ctx context.Context, machines []string, fn func(Sandbox) 
 	return nil
 }
 
+// EachUnplaced calls fn with the living sandboxes whose machines have no place on record, until
+// it returns an error.
+func (s *Store) EachUnplaced(ctx context.Context, fn func(Sandbox) error) error {
+	return s.each(ctx, fn, alive+` AND machine NOT IN (SELECT id FROM places WHERE kind = 'machine')`)
+}
+
 // Machines returns those of some machines that a record names: of a sandbox that has not
 // ended, or among those that are to be removed.
 func (s *Store) Machines(ctx context.Context, of []string) (map[string]bool, error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -314,6 +315,30 @@ func TestAcceptFromAnotherNode(t *testing.T) {
 			report(sb, 10, doze.Standby, false)
 		}
 		report(other, 10, doze.Standby, false)
+	})
+}
+
+// TestUnplaced: what has no place are living sandboxes alone. A place of another kind does not
+// count.
+func TestUnplaced(t *testing.T) {
+	onBoth(t, func(d database) {
+		t := d.t
+		s := d.open(t)
+		free, placed, gone := insert(t, s, "a"), insert(t, s, "b"), insert(t, s, "c")
+		apply(t, s, gone.UID, doze.Delete)
+		for _, p := range []store.Place{{Kind: "machine", ID: placed.Machine, Node: "n", Epoch: 2}, {Kind: "volume", ID: free.Machine, Node: "n", Epoch: 2}} {
+			if err := s.PutPlace(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var found []string
+		err := s.EachUnplaced(t.Context(), func(sb store.Sandbox) error {
+			found = append(found, sb.UID)
+			return nil
+		})
+		if err != nil || !slices.Equal(found, []string{free.UID}) {
+			t.Errorf("%v, %v; want %s alone", found, err, free.UID)
+		}
 	})
 }
 
