@@ -717,7 +717,7 @@ func model(t *testing.T, p *place, id string, seed uint64, steps int) {
 	for step := range steps {
 		// In one of three steps, the bucket takes no more requests after some.
 		ctx, stop := context.WithCancel(t.Context())
-		killed := false
+		killed, cut := false, false
 		if r.IntN(3) == 0 {
 			p.at(r.Int64N(14), func() { killed = true; stop() })
 		}
@@ -740,7 +740,7 @@ func model(t *testing.T, p *place, id string, seed uint64, steps int) {
 			case err == nil:
 				counts = []vault.Generation{g}
 			case killed:
-				counts = append(counts, g)
+				counts, cut = append(counts, g), true
 			case !dropped || !errors.Is(err, vault.ErrSuperseded):
 				t.Errorf("step %d: %s", step, what)
 			}
@@ -784,6 +784,11 @@ func model(t *testing.T, p *place, id string, seed uint64, steps int) {
 		p.does(nil)
 		stop()
 		history = append(history, fmt.Sprintf("step %d: %s, killed %v", step, what, killed))
+		if cut { // its manifest may still be on its way to the server
+			if err := v.Finish(t.Context(), id, keyOf(t, id), epoch); err != nil && !dropped {
+				t.Errorf("step %d: finish: %v", step, err)
+			}
+		}
 		if dropped {
 			if _, err := v.Head(t.Context(), id); !errors.Is(err, vault.ErrNotFound) {
 				t.Errorf("step %d: head: %v", step, err)
