@@ -40,6 +40,19 @@ func (v *Vault) Claim(ctx context.Context, id string, epoch uint64) (Generation,
 	return v.standing(ctx, id, claims)
 }
 
+// Claimed returns the newest epoch that a node claimed. It is 0 if none did, and if the sandbox was
+// dropped.
+func (v *Vault) Claimed(ctx context.Context, id string) (epoch uint64, err error) {
+	if err := checkID(id); err != nil {
+		return 0, err
+	}
+	claims, err := v.claims(ctx, id)
+	if err != nil || len(claims) == 0 || claims[len(claims)-1] == dropped {
+		return 0, err
+	}
+	return claims[len(claims)-1], nil
+}
+
 // claims returns the epochs that were claimed, the oldest first.
 func (v *Vault) claims(ctx context.Context, id string) (all []uint64, err error) {
 	err = v.list(ctx, id, kindClaim, "", func(o object) error {
