@@ -31,6 +31,9 @@ type Node struct {
 	Reserved  Megabytes `json:"reserved"` // of it, that those which are awake may use
 	Sandboxes int       `json:"sandboxes"`
 	Awake     int       `json:"awake"`
+	// Unrecorded are sandboxes that records do not know which somebody restored. They stay until the
+	// records are settled.
+	Unrecorded int `json:"unrecorded,omitempty"`
 }
 
 // NodeToken lets nodes join until it expires. Its text is shown once, in the answer to its
@@ -78,6 +81,12 @@ type RemovedNode struct {
 	Lost  []NodeLoss `json:"lost"`  // them, up to NodeLossesMax
 }
 
+// Settled is what was lost when restored records were settled.
+type Settled struct {
+	Total int        `json:"total"` // things that were lost, or went back to an older state
+	Lost  []NodeLoss `json:"lost"`  // them, up to NodeLossesMax
+}
+
 // LossKind is what a [NodeLoss] is.
 type LossKind string
 
@@ -90,7 +99,8 @@ const (
 	LostImage    LossKind = "image"          // its tag was deleted
 )
 
-// NodeLoss is something that only a node had which was removed by force.
+// NodeLoss is something that only a node had which was removed by force. Also, it is something that
+// restored records do not have as it was.
 type NodeLoss struct {
 	Kind      LossKind `json:"kind"`
 	Workspace string   `json:"workspace"`

@@ -39,6 +39,16 @@ func (c *Client) RemoveNode(ctx context.Context, id string, force bool) (doze.Re
 	return exchange[doze.RemovedNode](ctx, c, http.MethodDelete, address, nil)
 }
 
+// SettleNodes has restored records count again. It is a Conflict if something would be lost, or a
+// node is away. By force, that is lost, and the answer has it.
+func (c *Client) SettleNodes(ctx context.Context, force bool) (doze.Settled, error) {
+	address := c.base + "/platform/nodes/settle"
+	if force {
+		address += "?force=true"
+	}
+	return exchange[doze.Settled](ctx, c, http.MethodPost, address, nil)
+}
+
 // CreateNodeToken makes a token with which new nodes join, for a duration such as 24h. The
 // token is in the answer, and nowhere else. An empty duration is [doze.NodeTokenTTL].
 func (c *Client) CreateNodeToken(ctx context.Context, ttl string) (doze.NodeToken, error) {

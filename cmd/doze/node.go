@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,7 +35,7 @@ func (a *app) node() *cobra.Command {
 		a.listNodes(), a.nodeToken(),
 		change("cordon NODE…", "Give nodes no new sandboxes", (*client.Client).CordonNode),
 		change("uncordon NODE…", "Give nodes new sandboxes again", (*client.Client).UncordonNode),
-		a.drainNode(), a.removeNode(),
+		a.drainNode(), a.removeNode(), a.settleNodes(),
 	)
 	a.complete("NODE", nodeNames, cmd.Commands()...)
 	return cmd
@@ -68,7 +69,11 @@ func (a *app) listNodes() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			rows := [][]string{{"NODE", "STATE", "HERE", "SANDBOXES", "AWAKE", "MEMORY", "RESERVED", "HEARD OF", "VERSION", extra + "URL", extra + "DRIVER", extra + "EPOCH", extra + "CREATED"}}
+			kept := extra + "UNRECORDED"
+			if slices.ContainsFunc(all, func(n doze.Node) bool { return n.Unrecorded > 0 }) {
+				kept = "UNRECORDED"
+			}
+			rows := [][]string{{"NODE", "STATE", "HERE", "SANDBOXES", "AWAKE", "MEMORY", "RESERVED", "HEARD OF", "VERSION", kept, extra + "URL", extra + "DRIVER", extra + "EPOCH", extra + "CREATED"}}
 			for _, n := range all {
 				here := "no"
 				if n.Present {
@@ -76,7 +81,7 @@ func (a *app) listNodes() *cobra.Command {
 				}
 				rows = append(rows, []string{
 					n.ID, string(n.State), here, fmt.Sprint(n.Sandboxes), fmt.Sprint(n.Awake), fmt.Sprint(n.Memory), fmt.Sprint(n.Reserved),
-					moment(n.RenewedAt), n.Version, n.URL, n.Driver, fmt.Sprint(n.Epoch), moment(n.CreatedAt),
+					moment(n.RenewedAt), n.Version, fmt.Sprint(n.Unrecorded), n.URL, n.Driver, fmt.Sprint(n.Epoch), moment(n.CreatedAt),
 				})
 			}
 			return a.show(all, rows)
@@ -165,6 +170,31 @@ elsewhere. What only the node had is lost, and printed.`,
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "remove a node that was destroyed, and lose what only it had")
+	return cmd
+}
+
+func (a *app) settleNodes() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use: "settle", Short: "Have restored records count again",
+		Long: `Have restored records count again.
+Until then, nodes keep sandboxes that the records do not know. Wait until all
+nodes are here. If something would be lost, or a node is away, the error says
+so. With --force, that is lost, and printed.`,
+		Args: takes(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			s, err := c.SettleNodes(cmd.Context(), force)
+			if err != nil {
+				return err
+			}
+			return a.showLosses([]doze.RemovedNode{{Total: s.Total, Lost: s.Lost}})
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "lose what nodes have and the records do not")
 	return cmd
 }
 

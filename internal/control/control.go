@@ -156,9 +156,14 @@ func (s *Server) Load(ctx context.Context) error {
 // Adopt takes over the node from a process that ended at any moment. Call it once,
 // after Load and [Link.TellNode], and before calls that change something: it ends the
 // first starts and snapshots that were under way. What is left on the node, what was to be disabled, and what was to get a fresh machine,
-// Run completes.
+// Run completes. While the records are those of an earlier moment, it ends nothing: that is left
+// to the next process.
 func (s *Server) Adopt(ctx context.Context) error {
-	err := errors.Join(s.recoverSnapshots(ctx), s.recoverVolumes(ctx))
+	restored, err := s.Store.Restored(ctx)
+	if restored || err != nil {
+		return err
+	}
+	err = errors.Join(s.recoverSnapshots(ctx), s.recoverVolumes(ctx))
 	for _, sb := range s.cut.failed {
 		if _, ok := s.glance(ctx, sb)[sb.Machine]; ok {
 			up := upstreamOf(sb)

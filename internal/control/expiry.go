@@ -76,6 +76,9 @@ func (s *Server) sweep(ctx context.Context) (next time.Time, unsure []store.Sand
 			return next, nil, err
 		}
 	}
+	if restored, err := s.Store.Restored(ctx); restored || err != nil { // its time may be another one since
+		return next, nil, err
+	}
 	now := time.Now()
 	due, err := s.Store.Due(ctx, now, dueBatch)
 	if err != nil {

@@ -95,6 +95,7 @@ func TestOrderIsComplete(t *testing.T) {
 		"From",     // of forks, TestForks
 		"Login",    // of images in private registries, TestLogin
 		"Archived", // of those whose node is lost, TestArchivesOfLostNode
+		"Epoch",    // of a fleet, TestRestoredEpochs
 	}
 	p := planetest.Start(t, false)
 	planetest.Want[any](p, 200, "POST", "/volumes", planetest.Named("v"))

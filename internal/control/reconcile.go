@@ -106,9 +106,16 @@ func (s *Server) unfinished(ctx context.Context) (map[string]chore, error) {
 	if err != nil {
 		return nil, err
 	}
+	restored, err := s.Store.Restored(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for _, sb := range all {
 		switch sb.Phase { //nolint:exhaustive // the store returns no others
 		case doze.Pending, doze.Starting: // the request that began it holds its turn, or gave up
+			if restored { // it may run for long
+				continue
+			}
 			c := chore{do: func(ctx context.Context) error { return s.resume(ctx, sb.UID) }}
 			if sb.Machine != sb.UID { // the machine before has its time
 				c.grace = createTimeout + doze.GraceMax*time.Second

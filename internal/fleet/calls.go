@@ -34,6 +34,7 @@ type arguments struct {
 	Ended     []EndedLog     `json:",omitempty"`
 
 	Node    NodeInfo          `json:",omitzero"`
+	Held    map[string]Held   `json:",omitempty"`
 	Renewal Renewal           `json:",omitzero"`
 	Reports []Report          `json:",omitempty"`
 	Bytes   map[string]uint64 `json:",omitempty"` // by workspace

@@ -26,12 +26,23 @@ type NodeInfo struct {
 	Driver      string         // as machine.Traits names it
 	// Machines are those of its sandboxes, by id. Others may have some of them since.
 	Machines []string
+	// Held is what it knows of these machines, and of its volumes, by their names in the bucket. A
+	// control whose records were restored believes it.
+	Held map[string]Held `json:",omitempty"`
 	// Leaving are those of them that wait for what a move does next. Control ends that wait if
 	// nobody moves them any more.
 	Leaving []string
 	Leased  bool // as in Renewal
 	// Seq is that of the last renewal before: one that comes later than this counts no more.
 	Seq uint64
+}
+
+// Held is what a node knows of something that it has.
+type Held struct {
+	// Epoch is that in which the node got it. It is 0 for a machine of which nobody wrote it down.
+	Epoch uint64 `json:",omitempty"`
+	// Workspace and Name are those of the sandbox. A volume has none.
+	Workspace, Name string `json:",omitempty"`
 }
 
 // Lease says for how long a node may run its sandboxes.
@@ -66,7 +77,8 @@ type Control interface {
 	// Reclaim grants a lease to a node whose lease ended while no process of it ran. Nobody
 	// can call the node yet: it has to know first what it still has. A node that control does
 	// not know has nothing that others could have.
-	Reclaim(ctx context.Context, node string, machines []string) (Lease, error)
+	// held is as in NodeInfo.
+	Reclaim(ctx context.Context, node string, machines []string, held map[string]Held) (Lease, error)
 	// Renew extends a lease. Before Join, and after others were allowed to have what the node
 	// has, it is ErrNotJoined.
 	Renew(ctx context.Context, r Renewal) (Lease, error)
@@ -151,7 +163,7 @@ var controlCalls = map[string]func(ctx context.Context, c Control, in *arguments
 		return c.Join(ctx, in.Node)
 	},
 	"Reclaim": func(ctx context.Context, c Control, in *arguments) (any, error) {
-		return c.Reclaim(ctx, in.From, in.UIDs)
+		return c.Reclaim(ctx, in.From, in.UIDs, in.Held)
 	},
 	"Renew": func(ctx context.Context, c Control, in *arguments) (any, error) { return c.Renew(ctx, in.Renewal) },
 	"Record": func(ctx context.Context, c Control, in *arguments) (any, error) {
@@ -225,8 +237,8 @@ func (c *ControlClient) Join(ctx context.Context, n NodeInfo) (Lease, error) {
 }
 
 // Reclaim implements [Control].
-func (c *ControlClient) Reclaim(ctx context.Context, node string, machines []string) (Lease, error) {
-	return ask[Lease](ctx, c.client, "Reclaim", arguments{From: node, UIDs: machines})
+func (c *ControlClient) Reclaim(ctx context.Context, node string, machines []string, held map[string]Held) (Lease, error) {
+	return ask[Lease](ctx, c.client, "Reclaim", arguments{From: node, UIDs: machines, Held: held})
 }
 
 // Renew implements [Control].

@@ -52,6 +52,9 @@ type Order struct {
 	From string
 	// Archived says that its files are in an archive, as far as control knows. Revive alone reads it.
 	Archived bool `json:",omitempty"`
+	// Epoch is that in which the node gets the sandbox. It grows with each node. A platform of one
+	// process has none.
+	Epoch uint64 `json:",omitempty"`
 }
 
 // ArchiveFile is the file of a copy in the bucket that has the files of an archived sandbox. No

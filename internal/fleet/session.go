@@ -40,6 +40,8 @@ type Side struct {
 	Load func(context.Context) Load
 	// Machines are those that the node has.
 	Machines func() []string
+	// Held is what the node knows of these, and of its volumes.
+	Held func() map[string]Held
 	// Leaving are those of them that depart; see [Mover].
 	Leaving func() []string
 	// Lost ends the node's own copies of machines that other nodes have now.
@@ -90,7 +92,7 @@ func (s *Session) join(ctx context.Context, n NodeInfo) bool {
 	for {
 		asked := time.Now()
 		n.Machines, n.Leaving, n.Leased = s.node.Machines(), s.node.Leaving(), s.node.Lease.TTL() > 0
-		n.Seq = s.seq
+		n.Held, n.Seq = s.node.Held(), s.seq
 		bounded, cancel := context.WithTimeout(ctx, joinTimeout)
 		l, err := s.control.Join(bounded, n)
 		if err == nil && len(l.Gone) > 0 {

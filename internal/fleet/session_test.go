@@ -58,7 +58,7 @@ func (o *office) Join(_ context.Context, n fleet.NodeInfo) (fleet.Lease, error) 
 	return fleet.Lease{Epoch: o.epoch, TTL: o.ttl, Gone: gone}, nil
 }
 
-func (o *office) Reclaim(context.Context, string, []string) (fleet.Lease, error) {
+func (o *office) Reclaim(context.Context, string, []string, map[string]fleet.Held) (fleet.Lease, error) {
 	return fleet.Lease{}, fleet.ErrNotJoined
 }
 
@@ -181,6 +181,9 @@ func side(s fleet.Side) fleet.Side {
 	}
 	if s.Machines == nil {
 		s.Machines = func() []string { return nil }
+	}
+	if s.Held == nil {
+		s.Held = func() map[string]fleet.Held { return nil }
 	}
 	if s.Leaving == nil {
 		s.Leaving = func() []string { return nil }

@@ -66,6 +66,7 @@ func NewRemote(base string, transport http.RoundTripper, id string, o Options) *
 		Lease: r.lease, Lost: r.lost,
 		Load:     func(context.Context) fleet.Load { return r.host.load() },
 		Machines: func() []string { return r.host.node.UIDs() },
+		Held:     func() map[string]fleet.Held { return r.host.node.Held() },
 		Leaving:  func() []string { return r.host.node.Leaving() },
 	})
 	return r
@@ -99,7 +100,11 @@ func (r *Remote) Resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l, asked, err := r.reclaim(ctx, slices.Sorted(maps.Keys(all)))
+	held, err := node.SavedHeld(r.sandboxes())
+	if err != nil {
+		return err
+	}
+	l, asked, err := r.reclaim(ctx, slices.Sorted(maps.Keys(all)), held)
 	if err != nil {
 		return err
 	}
@@ -118,11 +123,11 @@ func (r *Remote) Resume(ctx context.Context) error {
 }
 
 // reclaim asks control for a lease until it grants one.
-func (r *Remote) reclaim(ctx context.Context, machines []string) (l fleet.Lease, asked time.Time, err error) {
+func (r *Remote) reclaim(ctx context.Context, machines []string, held map[string]fleet.Held) (l fleet.Lease, asked time.Time, err error) {
 	for tick := time.NewTicker(time.Second); ; {
 		asked = time.Now()
 		bounded, cancel := context.WithTimeout(ctx, reclaimTimeout)
-		l, err = r.control.Reclaim(bounded, r.id, machines)
+		l, err = r.control.Reclaim(bounded, r.id, machines, held)
 		cancel()
 		if err == nil {
 			tick.Stop()

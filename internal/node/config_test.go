@@ -61,6 +61,7 @@ var orderFields = map[string]struct {
 	"Authority":    {without: "the agent gets its certificate when it is identified"},
 	"From":         {later: []string{"From"}},
 	"Archived":     {without: "it says what control knows, and Revive alone reads it"},
+	"Epoch":        {without: "it says since when the node has the sandbox"},
 }
 
 // TestOrderReachesConfig: nobody adds a field to an order that no configuration has, or

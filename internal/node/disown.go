@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/dozehq/doze/internal/fleet"
 )
 
 // Saved returns the ids of the machines of all sandboxes in the directory of a node that is
@@ -26,6 +28,22 @@ func Saved(dir string) (map[string]string, error) {
 		all[uid] = uid
 		if r, err := readRecord(filepath.Join(dir, uid), uid); err == nil && r.Config.ID != "" {
 			all[uid] = r.Config.ID
+		}
+	}
+	return all, nil
+}
+
+// SavedHeld is [Node.Held] for the sandboxes in the directory of a node that is not open. One whose
+// record cannot be read is left out.
+func SavedHeld(dir string) (map[string]fleet.Held, error) {
+	saved, err := Saved(dir)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]fleet.Held{}
+	for uid := range saved {
+		if r, err := readRecord(filepath.Join(dir, uid), uid); err == nil {
+			all[uid] = fleet.Held{Epoch: r.Order.Epoch, Workspace: r.Order.Workspace, Name: r.Order.Name}
 		}
 	}
 	return all, nil

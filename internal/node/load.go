@@ -1,6 +1,10 @@
 package node
 
 import (
+	"errors"
+	"log/slog"
+	"strings"
+
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/machine"
@@ -42,6 +46,31 @@ func (n *Node) Load() (l Load) {
 		}
 	}
 	return l
+}
+
+// Held returns what this node knows of its sandboxes, and of its volumes, by their names in the
+// bucket. A volume whose epoch cannot be read is left out.
+func (n *Node) Held() map[string]fleet.Held {
+	all := map[string]fleet.Held{}
+	for _, b := range n.all() {
+		if !b.hidden() {
+			all[b.order.UID] = fleet.Held{Epoch: b.order.Epoch, Workspace: b.order.Workspace, Name: b.order.Name}
+		}
+	}
+	volumes, err := n.Options.Volumes.IDs()
+	for _, id := range volumes {
+		if strings.Contains(id, "-") { // it begins and ends with its machine
+			continue
+		}
+		epoch, unread := n.Options.Volumes.Epoch(id)
+		if err = errors.Join(err, unread); unread == nil && epoch > 0 {
+			all[fleet.VolumeObject(id)] = fleet.Held{Epoch: epoch}
+		}
+	}
+	if err != nil {
+		slog.Warn("control does not hear of all volumes of this node", "err", err)
+	}
+	return all
 }
 
 // UIDs returns those of all sandboxes that are there.

@@ -22,6 +22,7 @@ type savedOrder struct {
 	NoEntrypoint                        bool
 	Volumes                             []savedVolume
 	Authority, From                     string
+	Epoch                               uint64 `json:",omitempty"`
 }
 
 type savedVolume struct {
@@ -44,7 +45,7 @@ type savedMount struct {
 func orderToSave(o fleet.Order) savedOrder {
 	s := savedOrder{
 		UID: o.UID, Name: o.Name, Workspace: o.Workspace, Region: o.Region, Image: o.Image, Memory: o.Memory, Storage: o.Storage, Grace: o.Grace,
-		IPTables: o.IPTables, Tun: o.Tun, Containers: o.Containers, NoEntrypoint: o.NoEntrypoint, Authority: o.Authority, From: o.From,
+		IPTables: o.IPTables, Tun: o.Tun, Containers: o.Containers, NoEntrypoint: o.NoEntrypoint, Authority: o.Authority, From: o.From, Epoch: o.Epoch,
 	}
 	for _, v := range o.Volumes {
 		s.Volumes = append(s.Volumes, savedVolume(v))
@@ -55,7 +56,7 @@ func orderToSave(o fleet.Order) savedOrder {
 func (s *savedOrder) order() fleet.Order {
 	o := fleet.Order{
 		UID: s.UID, Name: s.Name, Workspace: s.Workspace, Region: s.Region, Image: s.Image, Memory: s.Memory, Storage: s.Storage, Grace: s.Grace,
-		IPTables: s.IPTables, Tun: s.Tun, Containers: s.Containers, NoEntrypoint: s.NoEntrypoint, Authority: s.Authority, From: s.From,
+		IPTables: s.IPTables, Tun: s.Tun, Containers: s.Containers, NoEntrypoint: s.NoEntrypoint, Authority: s.Authority, From: s.From, Epoch: s.Epoch,
 	}
 	for _, v := range s.Volumes {
 		o.Volumes = append(o.Volumes, fleet.Volume(v))

@@ -57,6 +57,9 @@ type Node struct {
 // Open opens the records, and loads who may call.
 func Open(ctx context.Context, s settings.Settings, quotas *quota.Book) (_ *Plane, err error) {
 	p := &Plane{settings: s, quotas: quotas, Directory: fleet.NewDirectory(), Previews: fleet.NewPreviews()}
+	if err := instance.CutShort(s.Data); err != nil {
+		return nil, err
+	}
 	cipher, err := seal.Open(instance.SealFile(s.Data))
 	if err != nil {
 		return nil, err

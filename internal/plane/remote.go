@@ -60,6 +60,11 @@ func (p *Plane) BeginRemote(ctx context.Context, nodes *mtls.Nodes, a edge.Addre
 	if r.crew, err = crew.Open(ctx, Ledger{p.Store}, home, atlas); err != nil {
 		return nil, "", err
 	}
+	least, err := p.Store.LeastEpoch(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	r.crew.SetLeast(least)
 	n := Node{Node: r.crew, Gate: r.crew.Ports(r.gate)}
 	if n.Bucket, err = drive.Find(ctx, p.settings.Bucket()); err != nil {
 		return nil, "", err

@@ -241,7 +241,7 @@ func TestNodeSpeaksForItself(t *testing.T) {
 	calls := func(c *fleet.ControlClient, id string) map[string]error {
 		errs := map[string]error{}
 		_, errs["Join"] = c.Join(t.Context(), info(id))
-		_, errs["Reclaim"] = c.Reclaim(t.Context(), id, nil)
+		_, errs["Reclaim"] = c.Reclaim(t.Context(), id, nil, nil)
 		_, errs["Renew"] = c.Renew(t.Context(), fleet.Renewal{Node: id, Incarnation: "1", Epoch: 1})
 		errs["Record"] = c.Record(t.Context(), id, nil)
 		_, errs["Claim"] = c.Claim(t.Context(), id, "machine")

@@ -46,7 +46,8 @@ type yard struct {
 	// drivers say what drives the sandboxes of nodes; removed are nodes that the roster forgot.
 	drivers map[string]string
 	removed []string
-	dialed  func() // called when a node is about to join
+	dialed  func()        // called when a node is about to join
+	copies  roster.Copies // nil: the shelf, of which a sweep drops nothing
 }
 
 // copies is what the bucket has, of which a sweep drops nothing.
@@ -89,8 +90,17 @@ func inYard(t *testing.T, fn func(y *yard), ids ...string) {
 func (y *yard) open() {
 	y.t.Helper()
 	y.p.Open(true)
+	least, err := y.p.Store.LeastEpoch(y.t.Context())
+	if err != nil {
+		y.t.Fatal(err)
+	}
+	y.crew.SetLeast(least)
+	var had roster.Copies = copies{y.shelf}
+	if y.copies != nil {
+		had = y.copies
+	}
 	y.r = roster.New(roster.Config{
-		Store: y.p.Store, Crew: y.crew, Control: control.Link{Server: y.p.Ctl}, Quotas: y.p.Quotas, TTL: ttl, Copies: copies{y.shelf}, Master: []byte("0123456789abcdef0123456789abcdef"),
+		Store: y.p.Store, Crew: y.crew, Control: control.Link{Server: y.p.Ctl}, Quotas: y.p.Quotas, TTL: ttl, Copies: had, Master: []byte("0123456789abcdef0123456789abcdef"),
 		Dial: func(n fleet.NodeInfo) fleet.Node {
 			if y.dialed != nil {
 				y.dialed()
@@ -147,7 +157,7 @@ func (y *yard) join(id string) fleet.Lease {
 	n.Report = y.p.Ctl.Report
 	n.Mu.Unlock()
 	l, err := y.r.Join(y.t.Context(), fleet.NodeInfo{
-		ID: id, Incarnation: "1", URL: "https://" + id, Memory: 65536, Machines: slices.Sorted(maps.Keys(n.Has())),
+		ID: id, Incarnation: "1", URL: "https://" + id, Memory: 65536, Machines: slices.Sorted(maps.Keys(n.Has())), Held: n.Held(),
 		SealKey: y.p.Opener.Sealer().Key(), BuildDisk: planetest.BuildDisk, Leased: y.leased[id], Driver: y.drivers[id],
 	})
 	if err != nil {

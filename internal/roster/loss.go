@@ -320,6 +320,11 @@ func (r *Roster) only(ctx context.Context, node string, e *estate, k crew.Kind, 
 
 // refuse is a Conflict that names what would be lost with a node.
 func refuse(lost []loss) error {
+	return doze.Errorf(doze.Conflict, "the bucket does not have, as it is, what the node has: %s; start the node and drain it, or delete these. If it was destroyed, doze node rm --force removes it, and they are lost", tell(lost))
+}
+
+// tell counts losses by their kinds, and names some of each.
+func tell(lost []loss) string {
 	var kinds []string
 	names := map[string][]string{}
 	for _, l := range lost {
@@ -340,5 +345,5 @@ func refuse(lost []loss) error {
 		}
 		parts = append(parts, fmt.Sprintf("%s: %d (%s%s)", kind, len(names[kind]), strings.Join(some, ", "), more))
 	}
-	return doze.Errorf(doze.Conflict, "the bucket does not have, as it is, what the node has: %s; start the node and drain it, or delete these. If it was destroyed, doze node rm --force removes it, and they are lost", strings.Join(parts, "; "))
+	return strings.Join(parts, "; ")
 }

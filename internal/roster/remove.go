@@ -1,6 +1,7 @@
 package roster
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/dozehq/doze"
@@ -18,6 +19,9 @@ func (r *Roster) remove(ctx context.Context, id string, force bool) (lost []doze
 		return nil, err
 	}
 	defer joined()
+	if restored, err := r.Store.Restored(ctx); restored || err != nil {
+		return nil, cmp.Or(err, errRestored)
+	}
 	if force {
 		if err := r.condemn(ctx, id); err != nil {
 			return nil, err

@@ -36,6 +36,9 @@ func (r *Roster) rescue(ctx context.Context) {
 		if len(lost)+len(pending)+len(parting) == 0 {
 			continue
 		}
+		if restored, err := r.Store.Restored(ctx); restored || err != nil { // nobody knows who has what
+			lost, pending = nil, nil
+		}
 		all, err := r.Control.Lodgers(ctx, func(machine string) bool {
 			return pending[machine] || parting[machine] || lost[r.Crew.Of(crew.Machine, machine)]
 		}, r.among(lost, pending, parting), lost[r.Crew.Home()])
@@ -149,8 +152,14 @@ func each(ctx context.Context, slots chan struct{}, all []control.Lodger, do fun
 // bring begins a sandbox elsewhere whose node is lost, or completes that.
 func (r *Roster) bring(ctx context.Context, l control.Lodger) error {
 	return r.Control.InTurn(ctx, l, func(ctx context.Context, o fleet.Order, last control.Use) error {
+		restored, err := r.Store.Restored(ctx)
+		if err != nil {
+			return err
+		}
 		from, put := r.Crew.Of(crew.Machine, o.UID), r.take
 		switch lost, pending, parting := r.unsettled(); {
+		case restored && !parting[o.UID]: // nobody knows who has it
+			return nil
 		case lost[from]:
 			if stays, err := r.onlyThere(ctx, &o); stays || err != nil {
 				return err
@@ -162,7 +171,7 @@ func (r *Roster) bring(ctx context.Context, l control.Lodger) error {
 		default:
 			return nil // its node came back
 		}
-		err := r.settle(ctx, o, last, from, "", put)
+		err = r.settle(ctx, o, last, from, "", put)
 		switch {
 		case err == nil && r.Crew.Of(crew.Machine, o.UID) != from:
 			r.tally.resumed.Add(1)

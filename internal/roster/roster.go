@@ -120,7 +120,9 @@ type Roster struct {
 	// barred says why workspaces may send nothing more, as it was at barredAt; guarded by mu.
 	barred   map[string]string
 	barredAt time.Time
-	limited  bool // the crew knows the limits of all workspaces; used by admit alone
+	// belongings are what nodes said that they have, since the records were restored; guarded by mu.
+	belongings map[string]belongings
+	limited    bool // the crew knows the limits of all workspaces; used by admit alone
 }
 
 var _ fleet.Control = (*Roster)(nil)
@@ -151,6 +153,7 @@ func New(c Config) *Roster {
 	r := &Roster{
 		Config: c, book: lease.NewBook(c.TTL, c.Grace+ownTimeout+ownEvery, c.Began), adopted: make(chan struct{}),
 		nodes: map[string]*member{}, keys: map[string][]byte{}, joins: keylock.New(), bytes: map[string]*sent{}, gones: map[string]bool{}, leased: map[string]bool{}, pending: map[string]bool{}, parting: map[string]bool{}, purging: map[string]map[string]bool{}, lost: bell.New(), taking: keylock.New(),
+		belongings: map[string]belongings{},
 	}
 	r.sure.Store(&r.Began)
 	return r
@@ -161,7 +164,7 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (_ fleet.Lease, err
 	if n.ID == "" || n.Incarnation == "" || n.URL == "" {
 		return fleet.Lease{}, doze.Errorf(doze.Invalid, "a node that joins says its id, its incarnation and its address")
 	}
-	if strings.HasSuffix(tokens, "/"+n.ID) {
+	if strings.HasSuffix(tokens, "/"+n.ID) || strings.HasSuffix(settlement, "/"+n.ID) {
 		return fleet.Lease{}, doze.Errorf(doze.Invalid, "no node can have the id %s, which is a path of the API", n.ID)
 	}
 	if r.Check != nil {
@@ -185,6 +188,9 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (_ fleet.Lease, err
 	}()
 	to := r.Dial(n)
 	has := func(machine string) bool { return r.Crew.Of(crew.Machine, machine) == n.ID }
+	if err = r.believe(ctx, n.ID, n.Machines, n.Held); err != nil {
+		return fleet.Lease{}, err
+	}
 	var among []string // the home has what has no place besides
 	if n.ID != home {
 		among = r.machines(n.ID)
@@ -192,7 +198,7 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (_ fleet.Lease, err
 	if err = r.Control.TellNode(ctx, to, has, among); err != nil {
 		return fleet.Lease{}, err
 	}
-	l, err := r.welcome(ctx, record, n.Machines, n.Leased, func(record store.Node) {
+	l, err := r.welcome(ctx, record, n.Machines, n.Held, n.Leased, func(record store.Node) {
 		m := &member{info: n, epoch: record.Epoch, state: record.State, bytes: map[string]uint64{}, heard: time.Now(), seq: n.Seq}
 		r.mu.Lock()
 		if was := r.nodes[n.ID]; was != nil { // it was not lost, so calls to it go on
@@ -217,7 +223,7 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (_ fleet.Lease, err
 }
 
 // Reclaim implements [fleet.Control].
-func (r *Roster) Reclaim(ctx context.Context, node string, machines []string) (fleet.Lease, error) {
+func (r *Roster) Reclaim(ctx context.Context, node string, machines []string, held map[string]fleet.Held) (fleet.Lease, error) {
 	_, release, err := r.joins.Take(ctx, turnOf(node))
 	if err != nil {
 		return fleet.Lease{}, err
@@ -225,18 +231,19 @@ func (r *Roster) Reclaim(ctx context.Context, node string, machines []string) (f
 	defer release()
 	record, err := r.Store.Node(ctx, node)
 	if doze.Public(err).Kind == doze.NotFound {
-		return fleet.Lease{}, nil
+		gone, err := r.overtaken(ctx, node, machines, held)
+		return fleet.Lease{Gone: gone}, err
 	}
 	if err != nil {
 		return fleet.Lease{}, err
 	}
-	return r.welcome(ctx, record, machines, true, func(store.Node) {}) // it has waited for a lease
+	return r.welcome(ctx, record, machines, held, true, func(store.Node) {}) // it has waited for a lease
 }
 
 // welcome grants a lease to a node that is here again, and says which of its machines other
 // nodes have. The node keeps the rest: no rescue takes them. It may have been lost while
 // control told it things, so its record is read anew. here is called before the lease is granted.
-func (r *Roster) welcome(ctx context.Context, n store.Node, machines []string, leased bool, here func(store.Node)) (fleet.Lease, error) {
+func (r *Roster) welcome(ctx context.Context, n store.Node, machines []string, held map[string]fleet.Held, leased bool, here func(store.Node)) (fleet.Lease, error) {
 	_, release, err := r.taking.Take(ctx, n.ID)
 	if err != nil {
 		return fleet.Lease{}, err
@@ -250,7 +257,17 @@ func (r *Roster) welcome(ctx context.Context, n store.Node, machines []string, l
 	if record.Epoch != n.Epoch || r.book.Over(n.ID, record.Epoch) {
 		return fleet.Lease{}, errLosing
 	}
-	gone, err := r.gone(ctx, n.ID, machines)
+	restored, err := r.Store.Restored(ctx)
+	if err != nil {
+		return fleet.Lease{}, err
+	}
+	find := r.gone
+	if restored {
+		find = func(ctx context.Context, node string, machines []string) ([]string, error) {
+			return r.overtaken(ctx, node, machines, held)
+		}
+	}
+	gone, err := find(ctx, n.ID, machines)
 	if err != nil {
 		return fleet.Lease{}, err
 	}
@@ -267,7 +284,13 @@ func (r *Roster) welcome(ctx context.Context, n store.Node, machines []string, l
 		return fleet.Lease{}, err
 	}
 	l.Gone = gone
-	r.missing(n.ID, machines)
+	if restored {
+		if err := r.remember(ctx, n.ID, machines, gone, held); err != nil {
+			return fleet.Lease{}, err
+		}
+	} else {
+		r.missing(n.ID, machines)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.gones, n.ID)
@@ -575,7 +598,16 @@ func (r *Roster) Record(ctx context.Context, node string, reports []fleet.Report
 }
 
 // ImageRefs implements [fleet.Control].
-func (r *Roster) ImageRefs(ctx context.Context) ([]string, error) { return r.Store.ImageRefs(ctx) }
+func (r *Roster) ImageRefs(ctx context.Context) ([]string, error) {
+	restored, err := r.Store.Restored(ctx)
+	if err == nil && restored {
+		err = errRestored
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r.Store.ImageRefs(ctx)
+}
 
 // Traffic implements [fleet.Control].
 func (r *Roster) Traffic(_ context.Context, node, incarnation string, bytes map[string]uint64) (map[string]string, error) {

@@ -21,6 +21,9 @@ type Server struct {
 // tokens is where operators get tokens for new nodes.
 const tokens = "/platform/nodes/tokens"
 
+// settlement is where operators have restored records count again.
+const settlement = "/platform/nodes/settle"
+
 // rows are the routes of this room.
 var rows = []api.Row[*Server]{
 	api.GET("/platform/nodes", access.Admin, "List nodes", api.Read((*Server).list).
@@ -32,6 +35,8 @@ var rows = []api.Row[*Server]{
 		About("It takes no new sandboxes, and those that it has move to other nodes. Requests to one that moves wait. The answer comes when all have moved, and says how many could not.")),
 	api.POST(tokens, access.Admin, "Create a token for new nodes", api.Write[doze.NodeTokenRequest]((*Server).token).Revealing().
 		About("Only operators get it. The token is in this answer alone. Machines join with it until it expires.")),
+	api.POST(settlement, access.Admin, "Settle restored records", api.Read((*Server).settle).Asks("force").
+		About("Until then, restored records count as older than the nodes. It is 409 if something would be lost, or a node on record is away. With force, that is lost, and the answer lists it.")),
 	api.DELETE("/platform/nodes/{node}", access.Admin, "Remove a node", api.Read((*Server).remove).Asks("force").
 		About("It is 409 while the node has a lease, or has what the bucket does not have. With force, that is lost, and the answer lists it.")),
 	api.POST("/sandboxes/{name}/move", access.Admin, "Move a sandbox to another node", api.Write[doze.MoveRequest]((*Server).move).
@@ -69,7 +74,7 @@ func (r *Roster) List(ctx context.Context) ([]doze.Node, error) {
 	for _, n := range records {
 		out := doze.Node{
 			ID: n.ID, State: n.State, Epoch: int64(n.Epoch), URL: n.Body.URL, Version: n.Body.Version, Driver: n.Body.Driver, Memory: n.Body.Memory, //nolint:gosec // G115: it counts losses
-			CreatedAt: doze.Time{Time: n.CreatedAt},
+			CreatedAt: doze.Time{Time: n.CreatedAt}, Unrecorded: len(r.unknown(n.ID).unknown),
 		}
 		if m := r.member(n.ID); m != nil {
 			r.mu.Lock()
@@ -147,6 +152,14 @@ func (s *Server) remove(ctx context.Context, q *http.Request) (out doze.RemovedN
 	}
 	lost, err := s.Roster.remove(ctx, q.PathValue("node"), api.Force.In(q.URL.Query()))
 	return doze.RemovedNode{Total: len(lost), Lost: append([]doze.NodeLoss{}, lost[:min(len(lost), doze.NodeLossesMax)]...)}, err
+}
+
+func (s *Server) settle(ctx context.Context, q *http.Request) (out doze.Settled, err error) {
+	if err := s.may(ctx); err != nil {
+		return out, err
+	}
+	lost, err := s.Roster.conclude(ctx, api.Force.In(q.URL.Query()))
+	return doze.Settled{Total: len(lost), Lost: append([]doze.NodeLoss{}, lost[:min(len(lost), doze.NodeLossesMax)]...)}, err
 }
 
 // moveHome makes another node the home of things without a place. There must be none: they

@@ -28,6 +28,9 @@ type Copies interface {
 	Has(ctx context.Context, id string) (bool, error)
 	// Archived reports whether the newest copy of a machine has an archive.
 	Archived(ctx context.Context, id string) (bool, error)
+	// Claimed returns the newest epoch in which a node has claimed an object; 0 if none has, and if it
+	// was dropped.
+	Claimed(ctx context.Context, id string) (epoch uint64, err error)
 	// Drop removes all of a machine. One that is not there is no error. The id stays in the
 	// list, so that nobody can save under it.
 	Drop(ctx context.Context, id string) error
@@ -45,6 +48,9 @@ func (r *Roster) sweep(ctx context.Context) {
 		case <-ctx.Done():
 			tick.Stop()
 			return
+		}
+		if restored, err := r.Store.Restored(ctx); restored || err != nil { // the records do not name all
+			continue
 		}
 		dropped, err := r.sweepOnce(ctx, graves)
 		if err != nil && ctx.Err() == nil {

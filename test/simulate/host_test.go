@@ -90,6 +90,7 @@ func (h *host) begin() {
 		Traffic: func() map[string]uint64 { return nil }, Barred: func(map[string]string) {},
 		Lease: holder, Load: func(context.Context) fleet.Load { return h.load() },
 		Machines: func() []string { return slices.Sorted(maps.Keys(h.Has())) },
+		Held:     h.Held,
 		Leaving: func() []string {
 			h.turn.Lock()
 			defer h.turn.Unlock()
@@ -132,7 +133,7 @@ func (h *host) reclaim(ctx context.Context, holder *lease.Holder) bool {
 	for {
 		asked := time.Now()
 		bounded, cancel := context.WithTimeout(ctx, 10*time.Second)
-		l, err := h.control.Reclaim(bounded, h.id, slices.Sorted(maps.Keys(h.Has())))
+		l, err := h.control.Reclaim(bounded, h.id, slices.Sorted(maps.Keys(h.Has())), h.Held())
 		cancel()
 		if err == nil {
 			h.discard(l.Gone)
@@ -583,6 +584,9 @@ func (s *shelf) Has(_ context.Context, uid string) (bool, error) { return s.has(
 
 // Archived implements [roster.Copies]: nobody archives anything here.
 func (*shelf) Archived(context.Context, string) (bool, error) { return false, nil }
+
+// Claimed implements [roster.Copies].
+func (*shelf) Claimed(context.Context, string) (uint64, error) { return 0, nil }
 
 // Drop implements [roster.Copies].
 func (s *shelf) Drop(_ context.Context, uid string) error {

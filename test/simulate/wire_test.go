@@ -200,8 +200,8 @@ func (w *toControl) Join(ctx context.Context, n fleet.NodeInfo) (fleet.Lease, er
 	})
 }
 
-func (w *toControl) Reclaim(ctx context.Context, node string, machines []string) (fleet.Lease, error) {
-	return demand(ctx, w, func(c fleet.Control) (fleet.Lease, error) { return c.Reclaim(ctx, node, machines) })
+func (w *toControl) Reclaim(ctx context.Context, node string, machines []string, held map[string]fleet.Held) (fleet.Lease, error) {
+	return demand(ctx, w, func(c fleet.Control) (fleet.Lease, error) { return c.Reclaim(ctx, node, machines, held) })
 }
 
 func (w *toControl) Renew(ctx context.Context, r fleet.Renewal) (fleet.Lease, error) {

@@ -113,6 +113,7 @@ func (c *Crew) Create(ctx context.Context, o fleet.Order) error {
 			return errors.Join(err, n.Delete(context.WithoutCancel(ctx), o.UID))
 		}
 		at := c.Of(Machine, o.UID)
+		o.Epoch = c.Epoch(Machine, o.UID)
 		defer c.lend(Snapshot, o.From, at)()
 		defer c.lend(Image, c.built(o.Image), at)()
 		return n.Create(ctx, o)
@@ -532,7 +533,7 @@ func (c *Crew) Leave(ctx context.Context, uid string) error {
 
 // Revive implements [fleet.Mover].
 func (c *Crew) Revive(ctx context.Context, o fleet.Order, used time.Time, ran bool) (time.Time, error) {
-	o.Volumes = c.using(o.Volumes)
+	o.Volumes, o.Epoch = c.using(o.Volumes), c.Epoch(Machine, o.UID)
 	return on(c, Machine, o.UID, func(n fleet.Node) (time.Time, error) { return n.Revive(ctx, o, used, ran) })
 }
 

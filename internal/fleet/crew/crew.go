@@ -84,6 +84,7 @@ type Crew struct {
 	volumes map[string]*copied     // guarded by mu; by volume
 	saved   map[thing]bool         // guarded by mu; what never changes, and the bucket has
 	lent    map[loan]int           // guarded by mu; nodes that may have snapshots and images of others now
+	least   uint64                 // guarded by mu; epochs that machines and volumes get with another node are no lower
 }
 
 var _ fleet.Node = (*Crew)(nil)
@@ -114,6 +115,14 @@ func (c *Crew) SetHome(id string) {
 	if c.home = id; id != "" {
 		c.atlas.SetHome(id)
 	}
+}
+
+// SetLeast says which epoch a machine or a volume has at least that gets another node. Records that
+// were restored do not know which epochs were given since.
+func (c *Crew) SetLeast(epoch uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.least = epoch
 }
 
 // Home returns the node of all things without a place, or nothing before one joined.
@@ -410,7 +419,7 @@ func (c *Crew) place(ctx context.Context, k Kind, id string, w placement.Want) (
 	if err != nil {
 		return nil, err
 	}
-	if err := c.Move(ctx, k, id, at); err != nil {
+	if err := c.put(ctx, Place{k, id, at, c.Epoch(k, id) + 1}); err != nil {
 		return nil, err
 	}
 	if k == Machine {
@@ -425,7 +434,25 @@ func (c *Crew) place(ctx context.Context, k Kind, id string, w placement.Want) (
 // Move records that a node has a thing from now on. Edges hear of a machine with [Crew.Arrived]:
 // until then, their requests to it wait.
 func (c *Crew) Move(ctx context.Context, k Kind, id, to string) error {
-	return c.put(ctx, Place{k, id, to, c.Epoch(k, id) + 1})
+	return c.put(ctx, Place{k, id, to, c.next(k, id)})
+}
+
+// next is the epoch of a thing with another node.
+func (c *Crew) next(k Kind, id string) uint64 {
+	next := c.Epoch(k, id) + 1
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return max(next, c.least)
+}
+
+// Found records that a node has had a thing since an epoch: records that were restored do not know
+// it. Edges hear of a machine.
+func (c *Crew) Found(ctx context.Context, k Kind, id, at string, epoch uint64) error {
+	err := c.put(ctx, Place{k, id, at, epoch})
+	if err == nil && k == Machine {
+		c.Arrived(id)
+	}
+	return err
 }
 
 // put records a place.

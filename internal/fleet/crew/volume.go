@@ -169,7 +169,7 @@ func (c *Crew) nearTemplate(ctx context.Context, w placement.Want, from string) 
 
 // Carry records another place of a volume that the bucket has as it is.
 func (c *Crew) Carry(ctx context.Context, id, to string) error {
-	return c.put(ctx, Place{Volume, id, to, max(movedEpoch, c.Epoch(Volume, id)+1)})
+	return c.put(ctx, Place{Volume, id, to, max(movedEpoch, c.next(Volume, id))})
 }
 
 // Follow records that the volumes of an order are where its machine is: the bucket has them

@@ -2,6 +2,7 @@ package planetest
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -22,6 +23,8 @@ type Shelf struct {
 	snapshots map[string]string
 	// images are those that were saved, by reference; guarded by mu
 	images map[string][]byte
+	// claims are the newest epochs that nodes claimed, by name in the bucket; guarded by mu
+	claims map[string]uint64
 }
 
 // shelved is a copy of a machine.
@@ -32,7 +35,7 @@ type shelved struct {
 
 // NewShelf returns an empty shelf.
 func NewShelf() *Shelf {
-	return &Shelf{all: map[string]shelved{}, volumes: map[string]Disk{}, snapshots: map[string]string{}, images: map[string][]byte{}}
+	return &Shelf{all: map[string]shelved{}, volumes: map[string]Disk{}, snapshots: map[string]string{}, images: map[string][]byte{}, claims: map[string]uint64{}}
 }
 
 // errNoShelf is for a node without a bucket.
@@ -101,9 +104,15 @@ func (n *Node) Revive(_ context.Context, o fleet.Order, _ time.Time, _ bool) (ti
 	if !there {
 		return time.Time{}, doze.Errorf(doze.NotFound, "the bucket has nothing of it")
 	}
+	if err := n.Shelf.claim(o.UID, o.Epoch); err != nil {
+		return time.Time{}, err
+	}
 	if n.Machines[o.UID] == nil {
 		for _, v := range o.Volumes {
 			if v.ID != "" {
+				if err := n.Shelf.claim(fleet.VolumeObject(v.ID), v.Epoch); err != nil {
+					return time.Time{}, err
+				}
 				d := n.Shelf.volumes[v.ID]
 				d.Epoch = v.Epoch
 				n.Disks[v.ID] = d
@@ -118,6 +127,20 @@ func (n *Node) Revive(_ context.Context, o fleet.Order, _ time.Time, _ bool) (ti
 		n.Move(o.UID, doze.Running, "")
 	}
 	return of.at, nil
+}
+
+// Held returns what the node knows of its machines and disks, as [fleet.NodeInfo] says.
+func (n *Node) Held() map[string]fleet.Held {
+	n.Mu.Lock()
+	defer n.Mu.Unlock()
+	all := map[string]fleet.Held{}
+	for uid, m := range n.Machines {
+		all[uid] = fleet.Held{Epoch: m.Order.Epoch, Workspace: m.Order.Workspace, Name: m.Order.Name}
+	}
+	for id, d := range n.Disks {
+		all[fleet.VolumeObject(id)] = fleet.Held{Epoch: max(firstEpoch, d.Epoch)}
+	}
+	return all
 }
 
 // Has reports whether there is a copy of a machine, a snapshot or an image.
@@ -135,6 +158,22 @@ func (s *Shelf) Has(_ context.Context, uid string) (bool, error) {
 		there = there || fleet.ImageObject(ref) == uid
 	}
 	return there, nil
+}
+
+// Claimed returns the newest epoch in which a node has claimed something.
+func (s *Shelf) Claimed(_ context.Context, object string) (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claims[object], nil
+}
+
+// claim makes an epoch the newest of something. An older one is an error. Preconditions: mu is held.
+func (s *Shelf) claim(object string, epoch uint64) error {
+	if epoch < s.claims[object] {
+		return fmt.Errorf("epoch %d of %s was claimed, which is newer than %d", s.claims[object], object, epoch)
+	}
+	s.claims[object] = epoch
+	return nil
 }
 
 // Archived reports whether the copy of a machine has an archive.
