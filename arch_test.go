@@ -84,7 +84,7 @@ var imports = map[string][]string{
 	"internal/agentapi":                            {"."},
 	"internal/api":                                 {".", "internal/access", "internal/audit", "internal/httpx", "internal/listing", "internal/openapi", "internal/quota"},
 	"internal/audit":                               {".", "internal/ratelimit"},
-	"internal/backup":                              {".", "internal/durable", "internal/host", "internal/httpx", "internal/instance", "internal/node", "internal/settings", "internal/sparse", "internal/store"},
+	"internal/backup":                              {".", "internal/durable", "internal/fleet/mtls", "internal/host", "internal/httpx", "internal/instance", "internal/node", "internal/seal", "internal/settings", "internal/sparse", "internal/store"},
 	"internal/bell":                                {},
 	"internal/build":                               {".", "internal/access", "internal/api", "internal/audit", "internal/bell", "internal/buildapi", "internal/durable", "internal/fleet", "internal/keylock", "internal/openapi", "internal/store"},
 	"internal/buildapi":                            {},

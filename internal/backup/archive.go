@@ -24,8 +24,11 @@ import (
 	"github.com/dozehq/doze/internal/sparse"
 )
 
-// Format is the version of the archive that this dozed writes. It reads no other.
-const Format = 1
+// The versions of the archive that this dozed writes. It reads no other.
+const (
+	Format        = 1 // of dozed all
+	FormatControl = 2 // of dozed control: its records, and its keys
+)
 
 // Names of the first entry, of the last one, and of the parts between them.
 const (
@@ -326,8 +329,8 @@ func Extract(ctx context.Context, r io.Reader, to *os.Root, begin func(Manifest)
 	if err := x.document(h, &m); err != nil {
 		return m, end, err
 	}
-	if m.Format != Format {
-		return m, end, doze.Errorf(doze.Unsupported, "the backup has the format %d, and this dozed reads %d: use the dozed of version %.40q", m.Format, Format, m.Version)
+	if m.Format != Format && m.Format != FormatControl {
+		return m, end, doze.Errorf(doze.Unsupported, "the backup has the format %d, and this dozed reads up to %d: use the dozed of version %.40q", m.Format, FormatControl, m.Version)
 	}
 	if err := begin(m); err != nil {
 		return m, end, err

@@ -27,6 +27,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/fleet/mtls"
 	"github.com/dozehq/doze/internal/host"
 	"github.com/dozehq/doze/internal/instance"
 	"github.com/dozehq/doze/internal/settings"
@@ -82,11 +83,13 @@ func (b *Backup) Do(ctx context.Context, s settings.Settings) error {
 		return err
 	}
 	j := &job{Backup: b, settings: s, dozed: call(where.Run), saved: map[string]bool{}, left: map[string]string{}, began: time.Now()}
-	if roles := instance.Roles(s.Data); len(roles) > 0 {
-		return doze.Errorf(doze.Unsupported, "dozed %s serves %s: a backup is of dozed all alone. To save a fleet, see \"Back up a fleet\" in docs/operations.md",
+	save := j.write
+	if roles := instance.Roles(s.Data); slices.Contains(roles, string(mtls.Control)) {
+		save = j.writeControl
+	} else if len(roles) > 0 {
+		return doze.Errorf(doze.Unsupported, "dozed %s serves %s: a backup of a fleet is that of dozed control. See \"Back up a fleet\" in docs/operations.md",
 			strings.Join(roles, " and dozed "), s.Data)
-	}
-	if j.contents, err = j.ask(ctx); err != nil {
+	} else if j.contents, err = j.ask(ctx); err != nil {
 		return doze.Wrap(err, doze.Unavailable, "no dozed all serves %s, or it is too old: start it, since only it can copy sandboxes", s.Data)
 	}
 	if err := j.openStage(); err != nil {
@@ -98,7 +101,7 @@ func (b *Backup) Do(ctx context.Context, s settings.Settings) error {
 		if err != nil {
 			return err
 		}
-		if err := j.write(ctx, packed); err != nil {
+		if err := save(ctx, packed); err != nil {
 			return errors.Join(err, packed.discard())
 		}
 		return packed.Close()

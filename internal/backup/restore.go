@@ -16,6 +16,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/fleet/mtls"
 	"github.com/dozehq/doze/internal/instance"
 	"github.com/dozehq/doze/internal/node"
 	"github.com/dozehq/doze/internal/settings"
@@ -36,6 +37,7 @@ type Restore struct {
 	From       string
 	Passphrase string // a file with it, for a backup that is encrypted
 	Quiet      bool
+	Mark       bool // the records were restored by other means
 
 	In       io.Reader // the standard input
 	Out, Err io.Writer
@@ -46,11 +48,15 @@ func (r *Restore) Bind(flags *flag.FlagSet) {
 	flags.StringVar(&r.From, "from", "", "read the backup from this `file`, or from the standard input if it is -")
 	bindPassphrase(flags, &r.Passphrase)
 	flags.BoolVar(&r.Quiet, "quiet", false, "do not print what is restored")
+	flags.BoolVar(&r.Mark, "mark", false, "restore nothing: say that PostgreSQL restored the records of dozed control, so that nodes keep what these do not know")
 }
 
 // Do restores the backup into an empty data directory. It leaves nothing if it fails, unless
 // the disk fails when all is right and is moved to its place.
 func (r *Restore) Do(ctx context.Context, s settings.Settings) (err error) {
+	if r.Mark {
+		return r.mark(ctx, s)
+	}
 	if r.From == "" {
 		return doze.Errorf(doze.Invalid, "name a file with --from, or --from - for the standard input")
 	}
@@ -72,6 +78,9 @@ func (r *Restore) Do(ctx context.Context, s settings.Settings) (err error) {
 		return err
 	}
 	defer unlock()
+	if err := sweep(s.Data); err != nil {
+		return err
+	}
 	stage := filepath.Join(s.Data, instance.RestoreDir)
 	defer func() {
 		if err = errors.Join(err, os.RemoveAll(stage)); err == nil {
@@ -93,6 +102,11 @@ func (r *Restore) Do(ctx context.Context, s settings.Settings) (err error) {
 	if err := p.relocate(); err != nil {
 		return err
 	}
+	if m.Format == FormatControl {
+		if err := p.mark(ctx); err != nil {
+			return err
+		}
+	}
 	if err := p.place(ctx); err != nil {
 		return fmt.Errorf("%w: remove what is in %s before the next attempt", err, s.Data)
 	}
@@ -103,18 +117,43 @@ func (r *Restore) Do(ctx context.Context, s settings.Settings) (err error) {
 	return nil
 }
 
-// empty fails for a directory that has something.
+// empty fails for a directory that has something. What a restore left that was killed does not count.
 func empty(dir string) (fresh bool, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
 	}
+	if instance.CutShort(dir) != nil {
+		return false, err
+	}
 	for _, e := range entries {
-		if e.Name() != foreign {
+		if e.Name() != foreign && e.Name() != filepath.Base(instance.LockFile(dir)) {
 			return false, doze.Errorf(doze.Conflict, "%s is not empty: restore into a new directory, or move it away first", dir)
 		}
 	}
 	return false, err
+}
+
+// sweep removes what a restore left that was killed. Its stage goes last. Preconditions: empty has
+// said that there is nothing else, and the directory is locked.
+func sweep(dir string) error {
+	if instance.CutShort(dir) == nil {
+		return nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		switch e.Name() {
+		case foreign, filepath.Base(instance.LockFile(dir)), instance.RestoreDir:
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(filepath.Join(dir, instance.RestoreDir))
 }
 
 // extract reads the archive into a directory.
@@ -155,10 +194,15 @@ func (r *Restore) say(format string, args ...any) {
 // tell says what comes next.
 func (r *Restore) tell(s settings.Settings, m Manifest) {
 	r.say("restored %s of %s", s.Data, m.Made.UTC().Format(time.RFC3339))
-	if file := filepath.Join(s.Data, instance.RestoredConfig); exists(file) {
-		r.say("the configuration that it had is in %s: give it to dozed all with --config, once its addresses and directories are right for this host", file)
+	role := "all"
+	if m.Format == FormatControl {
+		role = string(mtls.Control)
+		r.say("sandboxes, volumes and snapshots are on the nodes and in the bucket. Nodes keep those that these records do not know, until doze node settle")
 	}
-	r.say("next: dozed all --data %s", s.Data)
+	if file := filepath.Join(s.Data, instance.RestoredConfig); exists(file) {
+		r.say("the configuration that it had is in %s: give it to dozed %s with --config, once its addresses and directories are right for this host", file, role)
+	}
+	r.say("next: dozed %s --data %s", role, s.Data)
 }
 
 func exists(file string) bool {

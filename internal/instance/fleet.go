@@ -1,6 +1,7 @@
 package instance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/drive"
 	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/fleet/mtls"
 	"github.com/dozehq/doze/internal/host"
 	"github.com/dozehq/doze/internal/seal"
 	"github.com/dozehq/doze/internal/settings"
@@ -177,6 +179,9 @@ func comeHome(ctx context.Context, s settings.Settings, records string) error {
 		if len(nodes) == 0 || err != nil { // it never was a fleet
 			return err
 		}
+		if restored, err := st.Restored(ctx); err != nil || restored {
+			return cmp.Or(err, doze.Errorf(doze.Conflict, "the records were restored: start the fleet, and use doze node settle first"))
+		}
 		places, err := st.Places(ctx)
 		if err != nil {
 			return err
@@ -204,6 +209,35 @@ func comeHome(ctx context.Context, s settings.Settings, records string) error {
 		return err
 	}
 	return host.Unlease(ctx, s.Data, where.Run, where.Cgroup)
+}
+
+// MarkRestored has the records of a control that is stopped say that somebody restored them. Nodes know
+// better than such records: see [store.Store.MarkRestored].
+func MarkRestored(ctx context.Context, s settings.Settings) error {
+	records, err := Where(s.Data, s.Database)
+	if err != nil {
+		return err
+	}
+	if s.Database == "" {
+		if _, err := os.Stat(records); errors.Is(err, fs.ErrNotExist) {
+			return doze.Errorf(doze.NotFound, "%s has no records: name the data directory of dozed control with --data, and its database with --database or --database-file", s.Data)
+		}
+	}
+	unlock, err := LockRole(string(mtls.Control), s.Data)
+	if err != nil {
+		return fmt.Errorf("stop dozed control first: %w", err)
+	}
+	defer unlock()
+	return within(ctx, s.Data, records, func(st *store.Store) error {
+		nodes, err := st.Nodes(ctx)
+		if err != nil {
+			return err
+		}
+		if len(nodes) == 0 {
+			return doze.Errorf(doze.Conflict, "the records name no node: they are those of dozed all, which needs no mark, or no records at all")
+		}
+		return st.MarkRestored(ctx, time.Now())
+	})
 }
 
 // aloneIn is a Conflict if records name another node than that with an id, or say that others

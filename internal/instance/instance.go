@@ -33,8 +33,14 @@ const (
 	databaseFile = "doze.db"
 	recordsFile  = "records" // says where the records are
 	lockFile     = "lock"
-	nodeFile     = "node.id" // of what a node has here
-	fleetDir     = "fleet"   // certificates of the roles
+	nodeFile     = NodeFile
+	fleetDir     = FleetDir
+)
+
+// Names in a data directory that others need.
+const (
+	NodeFile = "node.id" // of what a node has here
+	FleetDir = "fleet"   // certificates of the roles
 )
 
 // HistoryDir, in the data directory, has what the platform did and took.
@@ -193,6 +199,14 @@ func KnownNode(data string) string {
 		return ""
 	}
 	return strings.TrimSpace(string(raw))
+}
+
+// CutShort is a Conflict if a data directory has a part of a backup: dozed restore was killed.
+func CutShort(data string) error {
+	if _, err := os.Lstat(filepath.Join(data, RestoreDir)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return doze.Errorf(doze.Conflict, "a restore into %s was cut short: run dozed restore again", data)
 }
 
 // LockFile is what the process that serves a data directory locks.

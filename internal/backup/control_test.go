@@ -1,0 +1,230 @@
+package backup_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/backup"
+	"github.com/dozehq/doze/internal/fleet/mtls"
+	"github.com/dozehq/doze/internal/instance"
+	"github.com/dozehq/doze/internal/seal"
+	"github.com/dozehq/doze/internal/settings"
+	"github.com/dozehq/doze/internal/store"
+)
+
+// killedVar names the backup that a process of [TestKilled] restores, and killedDir where.
+const killedVar, killedDir = "DOZE_TEST_RESTORE", "DOZE_TEST_RESTORE_DIR"
+
+func TestMain(m *testing.M) {
+	if from := os.Getenv(killedVar); from != "" {
+		if err := restore(context.Background(), from, os.Getenv(killedDir)); err != nil {
+			_, _ = os.Stderr.WriteString(err.Error())
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func at(dir string) settings.Settings {
+	var s settings.Settings
+	s.Data, s.Run, s.Cgroup = dir, filepath.Join(dir, "run"), "doze"
+	s.ImagesDir, s.FleetKeys = filepath.Join(dir, "images"), filepath.Join(dir, instance.FleetDir)
+	return s
+}
+
+func restore(ctx context.Context, from, dir string) error {
+	return (&backup.Restore{From: from, Quiet: true, Err: os.Stderr}).Do(ctx, at(dir))
+}
+
+// records opens those of a data directory.
+func records(t *testing.T, dir string) *store.Store {
+	t.Helper()
+	cipher, err := seal.Open(instance.SealFile(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := store.Open(t.Context(), instance.DatabaseFile(dir), cipher)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// control returns a data directory that a control serves, and its files that a backup has.
+func control(t *testing.T) (dir string, files map[string]string) {
+	t.Helper()
+	dir = t.TempDir()
+	unlock, err := instance.LockRole(string(mtls.Control), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(unlock)
+	s := records(t, dir)
+	files = map[string]string{"egress.key": "e", "admin.key": "a", "fleet/ca.key": "ca", "fleet/ca.crt": "crt"}
+	files["builds/upload"] = strings.Repeat("u", 1<<20)
+	for name, text := range files {
+		err = errors.Join(err, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700), os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	key, unread := os.ReadFile(instance.SealFile(dir))
+	files["seal.key"] = string(key)
+	_, unwritten := s.PutNode(t.Context(), "n", store.NodeBody{}, time.Now())
+	place := store.Place{Kind: "machine", ID: "m", Node: "n", Epoch: 7}
+	err = errors.Join(err, unread, unwritten, s.LoseNode(t.Context(), "n", 1), s.PutPlace(t.Context(), place), os.WriteFile(filepath.Join(dir, instance.NodeFile), []byte("n"), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir, files
+}
+
+// save makes a backup of what serves a directory.
+func save(t *testing.T, dir string) (file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "backup")
+	b := &backup.Backup{Version: "test", Out: new(bytes.Buffer), Err: new(bytes.Buffer)}
+	flags := flag.NewFlagSet("", flag.ContinueOnError)
+	b.Bind(flags)
+	b.To = file
+	if err := b.Do(t.Context(), at(dir)); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// whole is an error unless a directory has all of a backup.
+func whole(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		if raw, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(raw) != text {
+			t.Errorf("%s has %d bytes, %v", name, len(raw), err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(dir, instance.NodeFile)); err == nil {
+		t.Error("a control that was restored has the identity of a node")
+	}
+	s := records(t, dir)
+	restored, err := s.Restored(t.Context())
+	least, unread := s.LeastEpoch(t.Context())
+	n, unknown := s.Node(t.Context(), "n")
+	if err := errors.Join(err, unread, unknown); err != nil || !restored || least < 1<<40 || n.State != doze.NodeReady {
+		t.Errorf("marked: %t, the least epoch is %d, the node is %s, %v", restored, least, n.State, err)
+	}
+}
+
+// TestBackupOfControl: control comes back from a backup with its keys and its records, which say that they
+// were restored.
+func TestBackupOfControl(t *testing.T) {
+	t.Parallel()
+	dir, files := control(t)
+	to := filepath.Join(t.TempDir(), "restored")
+	if err := restore(t.Context(), save(t, dir), to); err != nil {
+		t.Fatal(err)
+	}
+	whole(t, to, files)
+	if restored, err := records(t, dir).Restored(t.Context()); restored || err != nil {
+		t.Errorf("the records that were saved are marked: %t, %v", restored, err)
+	}
+}
+
+// TestMark: records that other means restored are marked, unless a control serves them, or they are those of
+// no fleet.
+func TestMark(t *testing.T) {
+	t.Parallel()
+	dir, files := control(t)
+	mark := func(dir string) error {
+		return (&backup.Restore{Mark: true, Quiet: true, Err: new(bytes.Buffer)}).Do(t.Context(), at(dir))
+	}
+	if err := mark(dir); err == nil || !strings.Contains(err.Error(), "stop dozed control first") {
+		t.Errorf("while a control runs: %v", err)
+	}
+	to := t.TempDir()
+	if err := mark(to); err == nil || !strings.Contains(err.Error(), "has no records") {
+		t.Errorf("without records: %v", err)
+	}
+	_ = records(t, to).Close()
+	if err := mark(to); err == nil || !strings.Contains(err.Error(), "no node") {
+		t.Errorf("without a node: %v", err)
+	}
+	for name := range files {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o700), os.WriteFile(filepath.Join(to, name), []byte(files[name]), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Remove(instance.DatabaseFile(to)), func() error {
+		_, err := store.Copying{From: instance.DatabaseFile(dir), To: instance.DatabaseFile(to)}.Do(t.Context())
+		return err
+	}()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := mark(to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	whole(t, to, files)
+}
+
+// killsMost is how often a restore is killed, each time a bit later.
+const killsMost = 40
+
+// TestKilled: a restore that is killed leaves nothing or all. What it leaves is not started, and the
+// next one begins anew.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	dir, files := control(t)
+	file := save(t, dir)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := filepath.Join(t.TempDir(), "restored")
+	cut := 0
+	for i := range killsMost {
+		cmd := exec.CommandContext(t.Context(), self)
+		cmd.Env = append(os.Environ(), killedVar+"="+file, killedDir+"="+to)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(i) * 10 * time.Millisecond) // it is a process of its own
+		_ = cmd.Process.Kill()                               // it may have ended
+		ended := cmd.Wait()
+		if instance.CutShort(to) != nil {
+			cut++
+			continue
+		}
+		_, err := os.Lstat(instance.DatabaseFile(to))
+		switch {
+		case err != nil && exists(instance.SealFile(to)):
+			t.Errorf("it was killed, and left keys without records")
+		case err != nil && ended == nil:
+			t.Error("it ended well, and left nothing")
+		case err == nil:
+			whole(t, to, files)
+			if err := os.RemoveAll(to); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if cut == 0 {
+		t.Error("no restore was cut short: kill it earlier")
+	}
+	if err := restore(t.Context(), file, to); err != nil && !strings.Contains(err.Error(), "not empty") {
+		t.Fatal(err)
+	}
+	whole(t, to, files)
+}
+
+func exists(file string) bool {
+	_, err := os.Lstat(file)
+	return err == nil
+}
