@@ -95,6 +95,13 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, `{"id":"s","name":"s"}`)
 	case r.URL.Path == "/v0/platform/nodes/n1" && r.FormValue("force") == "true":
 		io.WriteString(w, `{"total":3,"lost":[{"kind":"sandbox","workspace":"w","name":"web"},{"kind":"volume","workspace":"w","name":"data","older":true}]}`)
+	case r.URL.Path == "/v0/platform/nodes/settle" && r.FormValue("force") == "true":
+		io.WriteString(w, `{"total":1,"lost":[{"kind":"sandbox","workspace":"w","name":"late"}]}`)
+	case r.URL.Path == "/v0/platform/nodes/settle":
+		w.WriteHeader(http.StatusConflict)
+		io.WriteString(w, `{"error":"conflict","code":409,"message":"what is not on record is sandbox: 1 (w/late)"}`)
+	case r.URL.Path == "/v0/platform/nodes":
+		io.WriteString(w, `[{"id":"n1","state":"ready","present":true,"sandboxes":2,"unrecorded":1,"version":"1"},{"id":"n2","state":"ready","version":"1"}]`)
 	case strings.HasPrefix(r.URL.Path, "/v0/platform/nodes/n"):
 		io.WriteString(w, `{"total":0,"lost":[]}`)
 	case name == "off":
@@ -208,7 +215,14 @@ func TestCommands(t *testing.T) {
 			[]string{"DELETE /v0/platform/nodes/n1?force=true", "DELETE /v0/platform/nodes/n2?force=true"},
 		},
 		"node rm, nothing was lost": {"node|rm|n2|--force", 0, "n2\n", "nothing was lost\n", []string{"DELETE /v0/platform/nodes/n2?force=true"}},
-		"rm, one is gone":           {"sandbox|rm|web|nope", 3, "web\n", "doze: nope: there is no such sandbox\n", []string{"DELETE /v0/sandboxes/web", "DELETE /v0/sandboxes/nope", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},
+		"node ls, of restored records": {
+			"node|ls", 0, "NODE  STATE  HERE  SANDBOXES  AWAKE  MEMORY  RESERVED  HEARD OF  VERSION  UNRECORDED\n" +
+				"n1    ready  yes   2          0      0       0         -         1        1\nn2    ready  no    0          0      0       0         -         1        0\n", "",
+			[]string{"GET /v0/platform/nodes"},
+		},
+		"node settle":           {"node|settle", 4, "", "doze: what is not on record is sandbox: 1 (w/late)\n", []string{"POST /v0/platform/nodes/settle"}},
+		"node settle, by force": {"node|settle|--force", 0, "LOST     WORKSPACE  NAME  LEFT\nsandbox  w          late  nothing\n", "", []string{"POST /v0/platform/nodes/settle?force=true"}},
+		"rm, one is gone":       {"sandbox|rm|web|nope", 3, "web\n", "doze: nope: there is no such sandbox\n", []string{"DELETE /v0/sandboxes/web", "DELETE /v0/sandboxes/nope", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},
 		"rm, the others are no suggestion": {
 			"rm|web|wep", 3, "web\n", "doze: wep: there is no such sandbox\n",
 			[]string{"DELETE /v0/sandboxes/web", "DELETE /v0/sandboxes/wep", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"},

@@ -69,11 +69,11 @@ func (a *app) listNodes() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			kept := extra + "UNRECORDED"
+			unrecorded := extra + "UNRECORDED"
 			if slices.ContainsFunc(all, func(n doze.Node) bool { return n.Unrecorded > 0 }) {
-				kept = "UNRECORDED"
+				unrecorded = "UNRECORDED"
 			}
-			rows := [][]string{{"NODE", "STATE", "HERE", "SANDBOXES", "AWAKE", "MEMORY", "RESERVED", "HEARD OF", "VERSION", kept, extra + "URL", extra + "DRIVER", extra + "EPOCH", extra + "CREATED"}}
+			rows := [][]string{{"NODE", "STATE", "HERE", "SANDBOXES", "AWAKE", "MEMORY", "RESERVED", "HEARD OF", "VERSION", unrecorded, extra + "URL", extra + "DRIVER", extra + "EPOCH", extra + "CREATED"}}
 			for _, n := range all {
 				here := "no"
 				if n.Present {

@@ -168,6 +168,7 @@ var bodiless = map[string]bool{
 	"POST /sandboxes/{name}/sleep":                        true,
 	"POST /platform/nodes/{node}/cordon":                  true,
 	"POST /platform/nodes/{node}/uncordon":                true,
+	"POST /platform/nodes/settle":                         true,
 	"POST /platform/nodes/{node}/drain":                   true,
 	"POST /sandboxes/{name}/wake":                         true,
 	"POST /sandboxes/{name}/archive":                      true,

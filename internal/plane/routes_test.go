@@ -33,7 +33,7 @@ var open = []string{
 var everywhere = []string{
 	// These are for operators alone.
 	"POST /platform/nodes/{node}/cordon", "POST /platform/nodes/{node}/uncordon", "POST /platform/nodes/{node}/drain",
-	"DELETE /platform/nodes/{node}", "POST /sandboxes/{name}/move",
+	"POST /platform/nodes/settle", "DELETE /platform/nodes/{node}", "POST /sandboxes/{name}/move",
 	"GET /features/{feature}", "PUT /volume_templates/{template}", "PUT /platform/users/{user}", "PUT /images/{type}/{image}/archive",
 }
 

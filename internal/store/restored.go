@@ -18,10 +18,10 @@ const (
 )
 
 // MarkRestored takes note that the records are those of an earlier moment. What they say of nodes
-// counts no more: none is lost, and none has a lease, until it joins and says so. Epochs that are
-// given from now on are higher than those that were given after the records were saved: a thing
-// gets less than one epoch in a millisecond. A machine that was left over may be that of a sandbox
-// since, and counts as one that is not on record. To mark records again does no harm.
+// counts no more: none is lost, and none has a lease, until it joins and says so. The least epoch
+// from now on is the time in milliseconds. So it is higher than all that were given since: a thing
+// gets less than one in a millisecond. A machine that was left over may be that of a sandbox since.
+// It counts as one that is not on record. To mark records again does no harm.
 func (s *Store) MarkRestored(ctx context.Context, now time.Time) error {
 	err := s.update(ctx, func(tx *sql.Tx) error {
 		highest, err := collect(ctx, tx, scanLong, `SELECT COALESCE(MAX(epoch), 0) FROM places`)

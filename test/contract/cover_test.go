@@ -17,6 +17,7 @@ var fruitless = map[string]string{
 	"GET /platform/doctor":                       "its findings are those of the host: see e2e.TestConsoleDoctor",
 	"GET /platform/users":                        "it has the users of all conversations: see control.TestWorkspacesAreCreatedByRight",
 	"DELETE /platform/nodes/{node}":              "its node has to be stopped: see roster.TestRemove",
+	"POST /platform/nodes/settle":                "it needs restored records: see roster.TestRestored",
 	"POST /sandboxes/{name}/move":                "it needs a second node: see roster.TestMove",
 	"POST /pending-image-shares/{share}/accept":  "no share needs an answer",
 	"POST /pending-image-shares/{share}/decline": "no share needs an answer",

@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -94,11 +95,21 @@ func TestMigrateToRoles(t *testing.T) {
 		t.Errorf("the nodes are %s", out)
 	}
 	file := filepath.Join(s.home, "backup")
-	if r := s.run(t, "", "dozed", "backup", "--data", p.Data, "--to", file); r.code != 1 || !strings.Contains(r.err, "dozed control and dozed node and dozed edge") {
-		t.Errorf("a backup of roles: %+v", r)
+	if r := s.run(t, "", "dozed", "backup", "--data", p.Data, "--to", file); r.code != 1 || !strings.Contains(r.err, "name it with --database") {
+		t.Errorf("a backup of control without its database: %+v", r)
 	}
 	if left, err := filepath.Glob(file + "*"); err != nil || len(left) > 0 {
 		t.Errorf("it left %v, %v", left, err)
+	}
+	s.ok(t, "dozed", "backup", "--data", p.Data, "--database", address, "--to", file)
+	to := filepath.Join(s.home, "restored")
+	s.ok(t, "dozed", "restore", "--data", to, "--database", postgres.Database(t), "--from", file)
+	for _, name := range []string{"seal.key", "egress.key", "fleet/ca.key", "fleet/control.crt"} {
+		was, err := os.ReadFile(filepath.Join(p.Data, name))
+		is, unread := os.ReadFile(filepath.Join(to, name))
+		if err != nil || unread != nil || !bytes.Equal(was, is) {
+			t.Errorf("%s of the restored control: %v, %v", name, err, unread)
+		}
 	}
 }
 

@@ -1026,6 +1026,7 @@ class Node:
     reserved: int
     sandboxes: int
     state: str
+    unrecorded: int | None = field(default=None)
     url: str
     version: str
 
@@ -1671,6 +1672,12 @@ class ServiceAccount:
     name: str
     scopes: list[str] | None = field(default=None)
     updated_at: str | None = field(default=None)
+
+
+@dataclass(kw_only=True)
+class Settled:
+    lost: list[NodeLoss]
+    total: int
 
 
 @dataclass(kw_only=True)

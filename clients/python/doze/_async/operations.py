@@ -565,6 +565,10 @@ class AsyncControlOperations:
         """Uncordon a node. Needs the scope admin."""
         return await self._transport.call("POST", f"{self._base}/platform/nodes/{_codec.segment(node)}/uncordon", decode=_codec.model(models.Node), timeout=timeout)
 
+    async def post_platform_nodes_settle(self, *, force: bool | None = None, timeout: float | None = None) -> models.Settled:
+        """Settle restored records. Until then, restored records count as older than the nodes. It is 409 if something would be lost, or a node on record is away. With force, that is lost, and the answer lists it. Needs the scope admin."""
+        return await self._transport.call("POST", f"{self._base}/platform/nodes/settle", params=_codec.query(**{"force": force}), decode=_codec.model(models.Settled), timeout=timeout)
+
     async def post_platform_nodes_tokens(self, body: models.NodeTokenRequest | Mapping[str, Any], *, timeout: float | None = None) -> models.NodeToken:
         """Create a token for new nodes. Only operators get it. The token is in this answer alone. Machines join with it until it expires. Needs the scope admin."""
         return await self._transport.call("POST", f"{self._base}/platform/nodes/tokens", body=body, decode=_codec.model(models.NodeToken), timeout=timeout)
