@@ -174,11 +174,8 @@ func TestMark(t *testing.T) {
 	whole(t, to, files)
 }
 
-// killsMost is how often a restore is killed, each time a bit later.
-const killsMost = 40
-
 // TestKilled: a restore that is killed leaves nothing or all. What it leaves is not started, and the
-// next one begins anew.
+// next one begins anew. What somebody else has in a directory of that name stays.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	dir, files := control(t)
@@ -187,41 +184,48 @@ func TestKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	to := filepath.Join(t.TempDir(), "restored")
+	// It is killed as soon as each of these is there.
+	steps := []string{"", "lock", "restore", "restore/mark", "restore/data/seal.key", "restore/records.db", "restore/records.db-wal", "seal.key", "fleet", "builds", "doze.db", "records"}
 	cut := 0
-	for i := range killsMost {
+	for _, step := range steps {
+		to := filepath.Join(t.TempDir(), "restored")
 		cmd := exec.CommandContext(t.Context(), self)
 		cmd.Env = append(os.Environ(), killedVar+"="+file, killedDir+"="+to)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(i) * 10 * time.Millisecond) // it is a process of its own
-		_ = cmd.Process.Kill()                               // it may have ended
-		ended := cmd.Wait()
-		if instance.CutShort(to) != nil {
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }() // it ends with the process
+		for there := false; !there && len(ended) == 0; {
+			there = exists(filepath.Join(to, step))
+		}
+		_ = cmd.Process.Kill() // it may have ended
+		err := <-ended
+		switch _, missing := os.Lstat(instance.DatabaseFile(to)); {
+		case instance.CutShort(to) != nil:
 			cut++
+		case missing != nil && (exists(instance.SealFile(to)) || err == nil):
+			t.Errorf("killed at %q, it left keys without records, %v", step, err)
+		case missing == nil:
+			whole(t, to, files)
 			continue
 		}
-		_, err := os.Lstat(instance.DatabaseFile(to))
-		switch {
-		case err != nil && exists(instance.SealFile(to)):
-			t.Errorf("it was killed, and left keys without records")
-		case err != nil && ended == nil:
-			t.Error("it ended well, and left nothing")
-		case err == nil:
-			whole(t, to, files)
-			if err := os.RemoveAll(to); err != nil {
-				t.Fatal(err)
-			}
+		if err := restore(t.Context(), file, to); err != nil {
+			t.Fatalf("after one that was killed at %q: %v", step, err)
 		}
+		whole(t, to, files)
 	}
 	if cut == 0 {
-		t.Error("no restore was cut short: kill it earlier")
+		t.Error("no restore was cut short")
 	}
-	if err := restore(t.Context(), file, to); err != nil && !strings.Contains(err.Error(), "not empty") {
+	to := t.TempDir()
+	other := filepath.Join(to, instance.RestoreDir, "of somebody")
+	if err := errors.Join(os.Mkdir(filepath.Dir(other), 0o700), os.WriteFile(other, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	whole(t, to, files)
+	if err := restore(t.Context(), file, to); err == nil || !strings.Contains(err.Error(), "is not empty") || !exists(other) {
+		t.Errorf("where somebody has something: %v", err)
+	}
 }
 
 func exists(file string) bool {

@@ -82,7 +82,11 @@ func (r *Restore) Do(ctx context.Context, s settings.Settings) (err error) {
 		return err
 	}
 	stage := filepath.Join(s.Data, instance.RestoreDir)
+	begun := false
 	defer func() {
+		if begun && err != nil { // the mark stays: nobody is to start on a part of it
+			return
+		}
 		if err = errors.Join(err, os.RemoveAll(stage)); err == nil {
 			return
 		}
@@ -92,6 +96,10 @@ func (r *Restore) Do(ctx context.Context, s settings.Settings) (err error) {
 		}
 	}()
 	if err := os.Mkdir(stage, 0o700); err != nil {
+		return err
+	}
+	mark := instance.RestoreMark(s.Data)
+	if err := errors.Join(os.WriteFile(mark, nil, 0o600), durable.Sync(stage)); err != nil { // in one step
 		return err
 	}
 	m, end, err := r.extract(ctx, from, stage)
@@ -107,8 +115,12 @@ func (r *Restore) Do(ctx context.Context, s settings.Settings) (err error) {
 			return err
 		}
 	}
+	begun = true
 	if err := p.place(ctx); err != nil {
-		return fmt.Errorf("%w: remove what is in %s before the next attempt", err, s.Data)
+		return fmt.Errorf("%w: the next attempt removes what is in %s", err, s.Data)
+	}
+	if err := errors.Join(os.Remove(mark), durable.Sync(stage)); err != nil {
+		return err
 	}
 	for uid, left := range end.Left {
 		fmt.Fprintf(r.Err, "sandbox %s: not restored: %s\n", uid, left)
@@ -126,7 +138,11 @@ func empty(dir string) (fresh bool, err error) {
 	if instance.CutShort(dir) != nil {
 		return false, err
 	}
+	_ = os.Remove(filepath.Join(dir, instance.RestoreDir)) // not if something is in it
 	for _, e := range entries {
+		if e.Name() == instance.RestoreDir && !exists(filepath.Join(dir, e.Name())) {
+			continue
+		}
 		if e.Name() != foreign && e.Name() != filepath.Base(instance.LockFile(dir)) {
 			return false, doze.Errorf(doze.Conflict, "%s is not empty: restore into a new directory, or move it away first", dir)
 		}
@@ -134,8 +150,8 @@ func empty(dir string) (fresh bool, err error) {
 	return false, err
 }
 
-// sweep removes what a restore left that was killed. Its stage goes last. Preconditions: empty has
-// said that there is nothing else, and the directory is locked.
+// sweep removes what a restore left that was killed, whose mark is there. The mark goes last.
+// Preconditions: the directory is locked.
 func sweep(dir string) error {
 	if instance.CutShort(dir) == nil {
 		return nil
@@ -153,7 +169,18 @@ func sweep(dir string) error {
 			return err
 		}
 	}
-	return os.RemoveAll(filepath.Join(dir, instance.RestoreDir))
+	stage := filepath.Join(dir, instance.RestoreDir)
+	if entries, err = os.ReadDir(stage); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if name := filepath.Join(stage, e.Name()); name != instance.RestoreMark(dir) {
+			if err := os.RemoveAll(name); err != nil {
+				return err
+			}
+		}
+	}
+	return os.RemoveAll(stage)
 }
 
 // extract reads the archive into a directory.

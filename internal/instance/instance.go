@@ -201,9 +201,12 @@ func KnownNode(data string) string {
 	return strings.TrimSpace(string(raw))
 }
 
+// RestoreMark is a file that is there while dozed restore is at work in a data directory.
+func RestoreMark(data string) string { return filepath.Join(data, RestoreDir, "mark") }
+
 // CutShort is a Conflict if a data directory has a part of a backup: dozed restore was killed.
 func CutShort(data string) error {
-	if _, err := os.Lstat(filepath.Join(data, RestoreDir)); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(RestoreMark(data)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return doze.Errorf(doze.Conflict, "a restore into %s was cut short: run dozed restore again", data)

@@ -33,8 +33,8 @@ func Saved(dir string) (map[string]string, error) {
 	return all, nil
 }
 
-// SavedHeld is [Node.Held] for the sandboxes in the directory of a node that is not open. One whose
-// record cannot be read is left out.
+// SavedHeld is [Node.Held] for the sandboxes in the directory of a node that is not open. A
+// sandbox with a damaged record is left out.
 func SavedHeld(dir string) (map[string]fleet.Held, error) {
 	saved, err := Saved(dir)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/control"
@@ -15,11 +16,18 @@ import (
 )
 
 // Records that somebody restored are older than the nodes. Until an operator says that all nodes
-// are here, nodes are believed, and nothing is ended, dropped or begun elsewhere that only the
-// records speak of. See docs/design/0149.
+// are here, control believes nodes. It ends and drops nothing, and begins nothing elsewhere. See
+// docs/design/0149.
 
-// believeTurn is that of what changes who has what, as nodes say it.
-const believeTurn = "believe"
+const (
+	// believeTurn is that of what changes who has what, as nodes say it.
+	believeTurn = "believe"
+	// yieldTime bounds how long a node that joins waits for another one to end what it got later.
+	// If that takes longer, the other one hears of it when it joins again.
+	yieldTime = 30 * time.Second
+	// heldMost is the highest epoch that a node can say. None was ever given that is as high.
+	heldMost = 1 << 62
+)
 
 var (
 	// errRestored is for what needs records that count.
@@ -75,7 +83,10 @@ func (r *Roster) overtaken(ctx context.Context, node string, machines []string, 
 	for _, id := range machines {
 		all = append(all, claimOf{kind: crew.Machine, id: id, object: id})
 	}
-	for object := range held {
+	for object, h := range held {
+		if h.Epoch > heldMost {
+			return nil, doze.Errorf(doze.Invalid, "the node says that it has %.80q since the epoch %d: no epoch is above %d", object, h.Epoch, uint64(heldMost))
+		}
 		if m := fleet.VolumeForm.FindStringSubmatch(object); m != nil {
 			all = append(all, claimOf{kind: crew.Volume, id: m[1], object: object})
 		}
@@ -106,8 +117,8 @@ func (r *Roster) overtaken(ctx context.Context, node string, machines []string, 
 	return gone, nil
 }
 
-// since is the epoch in which a node got something. said is what it says, and newest what was
-// claimed in the bucket. recorded is the epoch of its place, which is here or elsewhere.
+// since is the epoch in which a node got something. The node said one, or 0. The newest one was
+// claimed in the bucket. The recorded one is that of its place, which is here or elsewhere.
 func since(said, newest uint64, here bool, recorded uint64) uint64 {
 	switch {
 	case said > 0 && here: // a volume may be about to come
@@ -126,6 +137,8 @@ func (r *Roster) yield(ctx context.Context, c claimOf, from, to string, epoch ui
 	if c.kind != crew.Machine { // a sandbox may be about to leave it
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, yieldTime)
+	defer cancel()
 	err := r.while(ctx, from, func(ctx context.Context) error { return r.leave(ctx, from, c.id) })
 	if err != nil {
 		slog.WarnContext(ctx, "a node still has a sandbox that another one got later", "node", from, "sandbox", c.id, "err", err)
@@ -191,9 +204,9 @@ func (r *Roster) unknown(node string) belongings {
 	return r.belongings[node]
 }
 
-// conclude has restored records count again. What nodes have and no record names ends, and what the
-// records have on a node and is not there goes on from the bucket, or fails. It returns that. Without
-// force it is a Conflict that names it, unless there is none. Nodes that are away are named, too.
+// conclude has restored records count again. What nodes have and no record names ends. What the
+// records have on a node, and is not there, goes on from the bucket, or fails. It returns that.
+// Without force, it is a Conflict if there is any, or if nodes on record are away.
 func (r *Roster) conclude(ctx context.Context, force bool) ([]doze.NodeLoss, error) {
 	_, release, err := r.joins.Take(ctx, believeTurn)
 	if err != nil {
@@ -224,11 +237,11 @@ func (r *Roster) conclude(ctx context.Context, force bool) ([]doze.NodeLoss, err
 	if !force && len(all)+len(away) > 0 {
 		return nil, refuseToSettle(all, away)
 	}
+	if err := giveAll(ctx, all); err != nil {
+		return nil, err
+	}
 	var lost []doze.NodeLoss
 	for _, l := range all {
-		if err := l.give(ctx); err != nil {
-			return nil, err
-		}
 		slog.WarnContext(ctx, "something was lost with restored records", "kind", l.Kind, "workspace", l.Workspace, "name", l.Name, "older", l.Older)
 		lost = append(lost, l.NodeLoss)
 	}
@@ -244,6 +257,21 @@ func (r *Roster) conclude(ctx context.Context, force bool) ([]doze.NodeLoss, err
 	r.mu.Unlock()
 	r.lost.Ring()
 	return lost, nil
+}
+
+// giveAll gives up some at a time: a sandbox may take its grace period to end.
+func giveAll(ctx context.Context, all []loss) error {
+	var tasks sync.WaitGroup
+	errs, slots := make([]error, len(all)), make(chan struct{}, movesMost)
+	for i, l := range all {
+		slots <- struct{}{}
+		tasks.Go(func() {
+			defer func() { <-slots }()
+			errs[i] = l.give(ctx)
+		})
+	}
+	tasks.Wait()
+	return errors.Join(errs...)
 }
 
 // away are the nodes on record that have not joined.
