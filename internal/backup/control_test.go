@@ -25,14 +25,14 @@ import (
 const killedVar, killedDir = "DOZE_TEST_RESTORE", "DOZE_TEST_RESTORE_DIR"
 
 func TestMain(m *testing.M) {
-	if from := os.Getenv(killedVar); from != "" {
-		if err := restore(context.Background(), from, os.Getenv(killedDir)); err != nil {
-			_, _ = os.Stderr.WriteString(err.Error())
-			os.Exit(1)
-		}
-		os.Exit(0)
+	from := os.Getenv(killedVar) //nolint:forbidigo // this process is one of its own
+	if from == "" {
+		os.Exit(m.Run()) //nolint:forbidigo // the status of the tests
 	}
-	os.Exit(m.Run())
+	if err := restore(context.Background(), from, os.Getenv(killedDir)); err != nil { //nolint:forbidigo // as above
+		_, _ = os.Stderr.WriteString(err.Error())
+		os.Exit(1) //nolint:forbidigo // its status says whether it ended well
+	}
 }
 
 func at(dir string) settings.Settings {
