@@ -1086,7 +1086,7 @@ func save(ctx context.Context, w io.Writer, rootPtr any, stoppable bool) (Stats,
 	// A freezer of cgroups interrupts the wait of a stub for an answer, as a signal does: see
 	// seccomp_do_user_notification in kernel/seccomp.c. The kernel then notifies again, even if
 	// the answer was given already. gVisor took the first for the death of the stub, and killed
-	// it, and the second for the end of a system call that nobody had made.
+	// it. It took the second for the end of a system call that nobody had made.
 	{"pkg/sentry/platform/systrap/syscall_thread.go", `const maxErrno = 4095
 `, `const maxErrno = 4095
 
