@@ -198,6 +198,7 @@ var imports = map[string][]string{
 	"test/bench":                                   {".", "client", "internal/agent", "internal/doctor", "internal/egress", "internal/fleet", "internal/fleet/mtls", "internal/intercept", "internal/npm", "internal/placement", "internal/seal", "internal/store", "internal/testkit", "internal/testkit/bucket", "internal/testkit/freeport"},
 	"test/compat":                                  {".", "client", "internal/npm", "internal/testkit"},
 	"test/fleet":                                   {".", "client", "internal/machine/gvisor", "internal/teardown", "internal/testkit", "internal/testkit/postgres"},
+	"test/room":                                    {"internal/disk", "internal/testkit"},
 	"test/soak":                                    {".", "client", "internal/swap", "internal/testkit", "internal/testkit/power"},
 }
 

@@ -1,6 +1,6 @@
 // Package testkit starts the real platform for tests and benchmarks: the built
-// binaries, on loopback, with a data directory of its own, and ends all of it
-// again. It never fakes anything.
+// binaries, on loopback, with a data directory of its own. It ends all of it again, and
+// never fakes anything.
 package testkit
 
 import (
@@ -38,8 +38,12 @@ const (
 	stopTime  = 30 * time.Second
 
 	// Images are shared by all platforms of a machine: making one takes a
-	// minute.
+	// minute. What builds leave there, test/room removes.
 	Images = "/var/cache/doze/images"
+
+	// diskReserve is how many megabytes stay free of the disk. The share of a large disk that
+	// platforms of users leave free is more than a host of tests may have.
+	diskReserve = "256"
 )
 
 // Options are what a test wants different from the defaults.
@@ -298,6 +302,7 @@ func (p *Platform) Another(ctx context.Context, role string) error {
 func (p *Platform) arguments(role string) []string {
 	args := []string{
 		role, "--data", p.Data, "--run", p.RunDir, "--listen", p.listen, "--images-dir", Images, "--cgroup", p.cgroup(),
+		"--disk-reserve-mb", diskReserve,
 		"--swap", "host", // by itself, each platform would take memory of the host
 		"--egress", "closed",
 		"--idle-cpu", "0", // with pauses this short, the end of a wake would count
@@ -488,7 +493,8 @@ func (p *Platform) wipe() error {
 	// The images are shared with other platforms: what this one claims of them goes.
 	claims, _ := filepath.Glob(filepath.Join(Images, "users", "*.json")) // the pattern is well formed
 	for _, c := range claims {
-		if b, err := os.ReadFile(c); err == nil && bytes.Contains(b, []byte(strconv.Quote(p.Data))) {
+		b, err := os.ReadFile(c)
+		if err == nil && (bytes.Contains(b, []byte(strconv.Quote(p.Data))) || bytes.Contains(b, []byte(`"data":"`+p.options.Dir+"/"))) { // it may have had another directory before
 			_ = os.Remove(c) // or another platform does
 		}
 	}
@@ -653,9 +659,10 @@ type waitError string
 
 func (n waitError) Error() string { return string(n) }
 
-// until repeats a check until it returns something other than waitError.
+// until repeats a check until it returns something other than waitError. Its pauses grow: a
+// check asks the launcher, and would take its processors from what it waits for.
 func until(ctx context.Context, check func() error) error {
-	for {
+	for pause := awaitPoll; ; pause = min(pause*5/4, awaitPollMost) {
 		err := check()
 		if _, wait := errors.AsType[waitError](err); !wait {
 			return err
@@ -663,7 +670,7 @@ func until(ctx context.Context, check func() error) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", err, context.Cause(ctx))
-		case <-time.After(awaitPoll):
+		case <-time.After(pause):
 		}
 	}
 }

@@ -34,8 +34,12 @@ func Make(ctx context.Context, c *client.Client, name string, r doze.Runtime) (d
 	return sb, agent, err
 }
 
-// awaitPoll is how often Await looks again.
-const awaitPoll = 2 * time.Millisecond
+const (
+	// awaitPoll is how soon Await looks again, at first.
+	awaitPoll = 2 * time.Millisecond
+	// awaitPollMost is how long it pauses at most.
+	awaitPollMost = 50 * time.Millisecond
+)
 
 // UID returns the identity of a sandbox by its name, as the node recorded it.
 func (p *Platform) UID(name string) (string, error) {
