@@ -137,11 +137,27 @@ func stays(t *testing.T, p *testkit.Platform, name, tier string, d time.Duration
 // until calls ok until it is true.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
+	var pause pauses
+	for end := time.Now().Add(patience); !ok(); pause.next() {
 		if time.Now().After(end) {
 			t.Fatalf("still not: %s", what)
 		}
 	}
+}
+
+// pauses are those between two looks at something. They grow: a look that comes too often
+// takes the processors from what it waits for, and from the tests beside it.
+type pauses time.Duration
+
+const (
+	pauseFirst = 10 * time.Millisecond
+	pauseMost  = 50 * time.Millisecond // states that a test must see last longer
+)
+
+// next waits for the next pause.
+func (p *pauses) next() {
+	*p = pauses(min(max(time.Duration(*p)*5/4, pauseFirst), pauseMost))
+	time.Sleep(time.Duration(*p))
 }
 
 // sleeps waits until the API says that a sandbox sleeps: the engine knows a

@@ -116,17 +116,15 @@ func leaveNothing(t *testing.T, p *testkit.Platform) {
 			break
 		}
 	}
-	for {
+	for pause := pauses(0); ; pause.next() {
 		endWorkspaces(ctx, c)
 		leaks := p.Leaks()
 		if len(leaks) == 0 {
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if ctx.Err() != nil {
 			t.Errorf("left over:\n%s", strings.Join(leaks, "\n"))
 			return
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

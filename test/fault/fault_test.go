@@ -35,7 +35,10 @@ import (
 const (
 	// patience is for one move of a sandbox, on a busy machine.
 	patience = 20 * time.Second
+	// poll is the first pause between two looks, and pollMost what it grows to: looks take the
+	// processors from what they wait for.
 	poll     = 5 * time.Millisecond
+	pollMost = 50 * time.Millisecond
 	// swapSize is for one sandbox.
 	swapSize = 256 << 20
 	// megabytes that a sandbox keeps and checks.
@@ -121,7 +124,7 @@ func build(t *testing.T) (dir string) {
 		if built, err = os.MkdirTemp("", "doze-fault-bin-"); err != nil { //nolint:usetesting // it is for all tests
 			t.Fatal(err)
 		}
-		makefile := exec.Command("make", "-C", testkit.Root(), "--no-print-directory", "build", "TAGS=faults", "BIN="+built)
+		makefile := exec.Command("make", "-C", testkit.Root(), "--no-print-directory", "programs", "TAGS=faults", "BIN="+built)
 		if out, err := makefile.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -295,10 +298,12 @@ func (w *world) drop(ctx context.Context, t *testing.T) {
 func until(t *testing.T, what string, check func() error) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(poll) {
+	pause := poll
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(pause) {
 		if err = check(); err == nil {
 			return
 		}
+		pause = min(pause*5/4, pollMost)
 	}
 	t.Fatalf("it does not happen that %s: %v", what, err)
 }

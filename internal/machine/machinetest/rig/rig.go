@@ -171,16 +171,24 @@ func (r *Rig) addSwap(ctx context.Context) error {
 // Patience bounds how long tests wait for something that must happen.
 const Patience = 20 * time.Second
 
+const (
+	// pauseFirst is the first pause between two looks, and pauseMost what it grows to: some
+	// look at all processes of the host.
+	pauseFirst = 2 * time.Millisecond
+	pauseMost  = 20 * time.Millisecond
+)
+
 // Wait polls until done reports true.
 func Wait(t *testing.T, what string, done func() bool, why ...func() string) {
 	t.Helper()
-	for deadline := time.Now().Add(Patience); !done(); {
+	pause := pauseFirst
+	for deadline := time.Now().Add(Patience); !done(); pause = min(pause*5/4, pauseMost) {
 		if time.Now().After(deadline) {
 			for _, w := range why {
 				what += ": " + w()
 			}
 			t.Fatal("did not happen: " + what)
 		}
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(pause)
 	}
 }
