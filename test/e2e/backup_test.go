@@ -18,6 +18,13 @@ import (
 	"github.com/dozehq/doze/internal/testkit/postgres"
 )
 
+// light is a sandbox of the smallest image of the platform: a backup has the images of its
+// sandboxes, and saves and restores all of their bytes.
+func light(sb doze.Sandbox) doze.Sandbox {
+	sb.Spec.Runtime.Image = "blaxel/slim:latest"
+	return sb
+}
+
 // inhabitants are sandboxes in every state that a backup can meet, and what they had when
 // it began.
 type inhabitants struct {
@@ -35,13 +42,13 @@ func populate(t *testing.T, p *testkit.Platform, c *client.Client) inhabitants {
 		"awake": named("awake", 512), "asleep": named("asleep", 512), "paused": named("paused", 512),
 		"writing": having("writing", doze.VolumeAttachment{Name: "data", MountPath: "/data"}),
 	} {
-		_, agent := create(t, c, sb)
+		_, agent := create(t, c, light(sb))
 		counting(t, agent, false)
 		all.agents[name] = agent
 	}
 	forever := 0
-	spawn(t, all.agents["writing"], client.Command{Name: "writer", Command: "exec 3>>/data/log; i=0; while :; do i=$((i+1)); echo $i >&3; sleep 0.01; done", Timeout: &forever})
-	_, agent := create(t, c, named("packed", 512))
+	spawn(t, all.agents["writing"], client.Command{Name: "writer", Command: "exec 3>>/data/log; i=0; while :; do i=$((i+1)); echo $i >&3; sleep 0.05; done", Timeout: &forever})
+	_, agent := create(t, c, light(named("packed", 512)))
 	sh(t, agent, "echo kept >/root/note")
 	if _, err := c.CreateSnapshot(t.Context(), "asleep", "before"); err != nil {
 		t.Fatal(err)
@@ -112,7 +119,7 @@ func (all inhabitants) goOn(t *testing.T, c *client.Client) {
 		t.Errorf("the volume of nobody: %v", err)
 	}
 	part(t, c, "writing")
-	_, again := create(t, c, having("again", doze.VolumeAttachment{Name: "loose", MountPath: "/loose"}))
+	_, again := create(t, c, light(having("again", doze.VolumeAttachment{Name: "loose", MountPath: "/loose"})))
 	sh(t, again, "echo x >/loose/x")
 }
 
@@ -221,7 +228,7 @@ func saves(t *testing.T, from, to, secret bool) {
 		t.Fatalf("%+v", r)
 	}
 	p.Data, p.RunDir = data, filepath.Join(filepath.Dir(data), "run2")
-	p.Arguments(slices.Concat([]string{"--pause-after", "60s"}, target, images)...)
+	p.Arguments(slices.Concat([]string{"--pause-after", "60s", "--images", ""}, target, images)...)
 	revive(t, p)
 	all.goOn(t, c)
 }
@@ -248,7 +255,7 @@ func TestBackupIsWholeOrNothing(t *testing.T) {
 	t.Parallel()
 	alone(t)
 	p, c := start(t)
-	create(t, c, named("one", 512))
+	create(t, c, light(named("one", 512)))
 	s := shell{t.TempDir()}
 	file := filepath.Join(s.home, "doze.backup")
 	s.ok(t, "dozed", "backup", "--data", p.Data, "--to", file, "--quiet")

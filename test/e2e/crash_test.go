@@ -18,12 +18,13 @@ import (
 	"github.com/dozehq/doze/internal/testkit"
 )
 
-// counting starts a process that counts into a file.
+// counting starts a process that counts into a file, with one write for each number. Each
+// pause is a process, so that they are no shorter than the tests need.
 func counting(t *testing.T, agent *client.Agent, keepAlive bool) {
 	t.Helper()
 	forever := 0
-	spawn(t, agent, client.Command{Name: "counter", Command: "i=0; while :; do i=$((i+1)); echo $i >/tmp/new; mv /tmp/new /tmp/count; sleep 0.02; done", KeepAlive: keepAlive, Timeout: &forever})
-	until(t, "it counts", func() bool { return sh(t, agent, "test -e /tmp/count && echo yes || true") == "yes" })
+	spawn(t, agent, client.Command{Name: "counter", Command: "i=0; while :; do i=$((i+1)); printf %08d $i 1<>/tmp/count; sleep 0.05; done", KeepAlive: keepAlive, Timeout: &forever})
+	until(t, "it counts", func() bool { return sh(t, agent, "test -s /tmp/count && echo yes || true") == "yes" })
 }
 
 func count(t *testing.T, agent *client.Agent) float64 {

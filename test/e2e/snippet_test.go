@@ -51,6 +51,7 @@ var snippets = map[string]snippet{
 	"README.md": {says: []string{
 		"make run    # installs", ": # installs", "make test   # every", ": # every", // by the tests that you read
 		`alias doze="sudo $PWD/bin/doze"`, ":", "/var/lib/doze", "$DATA",
+		"sleep 20; doze sandbox ls ", "until doze sandbox ls | grep STANDBY; do sleep 0.2; done ",
 	}},
 	"docs/cli.md": {
 		before: `unset DOZE_ADDRESS DOZE_KEY DOZE_WORKSPACE; mkdir app; echo hello >app/file; printf '#!/bin/sh\nsleep 60\n' >server; chmod +x server; printf 'all:\n\techo made\n' >Makefile
@@ -68,11 +69,12 @@ var snippets = map[string]snippet{
 		},
 	},
 	"docs/operations.md": {
-		before: oneSandbox + `; mkdir -p fleet; echo x:y >drives; echo postgres://doze:secret@db.example.com/doze >database; echo http://proxy.example.com:3128 >proxy; chmod 600 drives database proxy`,
+		before: `doze sandbox create web --image slim --memory 512 >/dev/null; mkdir -p fleet; echo x:y >drives; echo postgres://doze:secret@db.example.com/doze >database; echo http://proxy.example.com:3128 >proxy; chmod 600 drives database proxy`,
 		says: []string{
 			"dozed all --config /etc/doze.json", "echo '{}' >doze.json; dozed config print --config doze.json >/dev/null",
 			"DOZED_LISTEN=127.0.0.1:7081 dozed all", "DOZED_LISTEN=127.0.0.1:7081 dozed config print | grep -q 7081",
 			"make run DATA", "make -C $ROOT -n run DATA",
+			"sandbox create hello --memory", "sandbox create hello --image slim --memory", // its backups have the images of sandboxes
 			"(umask 077; echo 'postgres://doze:PASSWORD@db.example.com/doze' >/etc/doze.database)", ":",
 			"(umask 077; echo 'http://doze:PASSWORD@proxy.example.com:3128' >/etc/doze.proxy)", ":", "/etc/doze.proxy", "$PWD/proxy",
 			"/etc/doze.database", "$PWD/database", "/etc/doze.drives", "$PWD/drives",

@@ -19,7 +19,6 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/client"
-	"github.com/dozehq/doze/internal/npm"
 	"github.com/dozehq/doze/internal/testkit"
 	"github.com/dozehq/doze/internal/testkit/authority"
 	"github.com/dozehq/doze/internal/testkit/freeport"
@@ -28,11 +27,25 @@ import (
 // portsDomain is the domain of a platform with a certificate in files.
 const portsDomain = "doze.test"
 
-// databases installs and starts PostgreSQL, with a certificate of its own, and Redis.
-const databases = `apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql redis-server ssl-cert openssl >/dev/null && apt-get clean
-cd /root && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=in-the-sandbox -keyout own.key -out own.pem 2>/dev/null && chmod 644 own.key
-pg_ctlcluster $(ls /etc/postgresql) main start
-su postgres -c "psql -qc \"create role app login password 'word'\" -c 'create database app owner app'"
+// databasePackages have PostgreSQL and Redis, with those of their libraries that the base
+// image does not have and that they load here.
+var databasePackages = []string{
+	"postgresql-15", "postgresql-client-15", "libpq5", "libicu72", "libxml2", "libxslt1.1",
+	"redis-server", "redis-tools", "libjemalloc2", "liblzf1",
+}
+
+// databases starts PostgreSQL and Redis, with a certificate of the sandbox.
+const databases = `cd /root && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=in-the-sandbox -keyout own.key -out own.pem 2>/dev/null
+useradd --create-home postgres && install -o postgres -m 600 own.key own.pem /home/postgres/ && chmod 644 own.key
+cat >/home/postgres/start <<'END'
+set -e
+PATH=$PATH:/usr/lib/postgresql/15/bin
+cd /home/postgres
+initdb -D data -N --no-locale -E UTF8 --auth-local=peer --auth-host=scram-sha-256 >/dev/null
+pg_ctl -D data -w -l log -o "-k /tmp -c ssl=on -c ssl_cert_file=/home/postgres/own.pem -c ssl_key_file=/home/postgres/own.key" start >/dev/null
+psql -h /tmp -qc "create role app login password 'word'" -c 'create database app owner app' postgres
+END
+su postgres -c "sh /home/postgres/start"
 redis-server --daemonize yes --requirepass word --port 6379 --tls-port 6380 --tls-cert-file own.pem --tls-key-file own.key --tls-auth-clients no >/dev/null`
 
 // TestPortsByTLS: ordinary clients reach databases in a sandbox by the name of a preview,
@@ -50,13 +63,14 @@ func TestPortsByTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, port, _ := net.SplitHostPort(listen)
-	p, c := launch(t, nil, testkit.Options{Listen: listen, Host: portsDomain, Roots: roots, Args: append([]string{
+	p, c := launch(t, nil, testkit.Options{Listen: listen, Host: portsDomain, Roots: roots, Args: []string{
 		"--tls-cert", cert, "--tls-key", key, "--domain", portsDomain, "--public-url", "https://" + net.JoinHostPort(portsDomain, port),
-		"--egress", "open", "--pause-after", "500ms", "--save-after", "200ms", "--disk-after", "1s",
-	}, testkit.Mirrors(t.Context(), npm.Registry{})...)})
+		"--pause-after", "500ms", "--save-after", "200ms", "--disk-after", "1s",
+	}})
 	sb := named("db", 2048)
 	sb.Spec.Runtime.Ports = []doze.Port{{Target: 5432, Protocol: "TCP"}, {Target: 6379, Protocol: "TCP"}, {Target: 6380, Protocol: "TLS"}, {Target: 3000}, {Target: 5999, Protocol: "TCP"}}
 	sb, agent := create(t, c, sb)
+	install(t, agent, unpacked, download(t, databasePackages...))
 	if out := sh(t, agent, "set -e; "+databases); out != "" {
 		t.Log(out)
 	}
