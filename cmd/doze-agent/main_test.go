@@ -59,6 +59,34 @@ func TestDependencies(t *testing.T) {
 	}
 }
 
+// programDir is where the binary of all tests is. TestMain makes and removes it.
+var programDir string
+
+// program is the static binary, which is built once for all tests.
+var program = sync.OnceValues(func() (string, error) {
+	bin := filepath.Join(programDir, "doze-agent")
+	build := exec.Command("go", "build", "-ldflags", "-X main.version=v1", "-o", bin, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return bin, nil
+})
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "doze-agent-test-")
+	if err != nil {
+		panic(err)
+	}
+	defer func() {
+		if err := os.RemoveAll(dir); err != nil {
+			panic(err)
+		}
+	}()
+	programDir = dir
+	m.Run()
+}
+
 // boot runs the static binary as the first process of a namespace whose root
 // script has prepared, and returns its address.
 func boot(t *testing.T, script string) (url string, agent *exec.Cmd) {
@@ -66,11 +94,9 @@ func boot(t *testing.T, script string) (url string, agent *exec.Cmd) {
 	if os.Getuid() != 0 {
 		t.Skip("a namespace of processes needs root")
 	}
-	bin := filepath.Join(t.TempDir(), "doze-agent")
-	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-X main.version=v1", "-o", bin, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	bin, err := program()
+	if err != nil {
+		t.Fatal(err)
 	}
 	addr, err := freeport.Address(t.Context())
 	if err != nil {
