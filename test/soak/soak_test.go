@@ -12,7 +12,7 @@ func TestSoak(t *testing.T) {
 	if testing.Short() || os.Getuid() != 0 {
 		t.Skip("SKIPPED: real sandboxes need root and time")
 	}
-	const least, most = 50 * time.Second, 4 * time.Minute
+	const least, most = 30 * time.Second, 4 * time.Minute
 	began := time.Now()
 	met := func(c counts) bool {
 		return c.dozeds > 0 && c.launchers > 0 && c.engines > 0 && c.cuts > 0 && c.fromPaused > 0 && c.fromSaved > 0 && c.fromDisk > 0 &&

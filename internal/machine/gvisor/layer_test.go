@@ -109,12 +109,15 @@ func TestSleepAgain(t *testing.T) {
 	}
 }
 
-// TestManySleeps lets a machine that writes to its memory sleep fifty times, in
+// manySleeps is at least three of each kind: the kind follows from the last digit.
+var manySleeps = flag.Int("sleeps", 30, "how often TestManySleeps lets a machine sleep")
+
+// TestManySleeps lets a machine that writes to its memory sleep many times, in
 // all ways. No byte of it is ever another.
 func TestManySleeps(t *testing.T) {
 	t.Parallel()
 	const megabytes = 64
-	sleeps := 50
+	sleeps := *manySleeps
 	if testing.Short() {
 		sleeps = 20
 	}

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,7 +14,7 @@ import (
 )
 
 // churnings is how many copies TestWatched takes.
-const churnings = 5
+var churnings = flag.Int("churnings", 3, "how many copies TestWatched takes of a machine that changes")
 
 // TestWatched copies a machine that changes its memory in all ways, and fails unless each
 // copy has every change: no way of writing may escape the engine, which notes what was
@@ -29,7 +30,7 @@ func TestWatched(t *testing.T) {
 	var none any
 	ask(t, m, "/count", &none) // it listens
 	time.Sleep(time.Second)    // most memory is in use
-	for i := range churnings {
+	for i := range *churnings {
 		if err := m.Precopy(t.Context()); err != nil {
 			t.Fatal(err)
 		}
