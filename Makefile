@@ -24,20 +24,23 @@ DATA ?= /var/lib/doze
 LISTEN ?= 127.0.0.1:7080
 ARGS ?=
 
-.PHONY: run build engine console test test-long test-short test-roles images-test measure check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-inside bench-build bench-agent bench-roles bench-fleet simulate performance compatibility faults attack soak fleet release chart-test release-test clean help
+.PHONY: run build programs engine console room test test-long test-short test-roles images-test measure check race fuzz gen deps deps-test bench-sleep bench-wake bench-create bench-control bench-density bench-egress bench-drive bench-inside bench-build bench-agent bench-roles bench-fleet simulate performance compatibility faults attack soak fleet release chart-test release-test clean help
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## / — /'
 
 run: deps build ## install what is missing, build, start
 	$(SUDO) bin/dozed all --data $(DATA) --listen $(LISTEN) $(ARGS)
 
-build: engine ## the five binaries, static, in bin/
+build: programs ## the five binaries, static, in bin/
+	$(STATIC) -ldflags '-s -w -X main.release=$(VERSION)' -o $(BIN)/doze ./cmd/doze
+	$(BUILDER) $(GO) build -ldflags '-s -w -X main.version=$(VERSION)' -o $(abspath $(BIN))/doze-builder .
+
+# Those that run sandboxes.
+programs: engine
 	@mkdir -p $(BIN)
 	$(STATIC) -modfile $(CHANGED) -ldflags '-s -w -X gvisor.dev/gvisor/runsc/version.version=$(ENGINE)' -o $(BIN)/doze-sentry ./cmd/doze-sentry
 	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION) $(SMALL)' -o $(BIN)/doze-agent ./cmd/doze-agent
 	$(STATIC) -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN)/dozed ./cmd/dozed
-	$(STATIC) -ldflags '-s -w -X main.release=$(VERSION)' -o $(BIN)/doze ./cmd/doze
-	$(BUILDER) $(GO) build -ldflags '-s -w -X main.version=$(VERSION)' -o $(abspath $(BIN))/doze-builder .
 
 # A build, tests and linters with this module compile one gVisor, and not the original one besides.
 # The linter takes no module, but a workspace.
@@ -72,7 +75,9 @@ deps-test: deps
 GOTESTSUM := bin/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures 12 --rerun-fails-run-root-test
 # Two rows of packages run side by side, and take about the same time. With more than two
 # packages at once, tests of real sandboxes would fail each other. Those of the builder, with
-# their fork bombs, have the machine to themselves.
+# their fork bombs, have the machine to themselves. Of the packages outside of test, those of gVisor
+# alone have any: two of the others run at once, since half of their time goes into compilation.
+# Four tests of real sandboxes wait at a time, since most of them wait.
 # A slow machine takes twice as long as a quick one, so the limits are generous.
 LONG := ./test/e2e
 ALSO := ./internal/machine/gvisor
@@ -82,17 +87,20 @@ LAST := ./test/fault
 VETTED := -vet=off
 MAIN := $(VETTED) -modfile $(CHANGED)
 
-test: deps-test build bin/gotestsum ## every test; real sandboxes need root
+test: room deps-test build bin/gotestsum ## every test; real sandboxes need root
 	$(MAKE) --no-print-directory -j 2 test-long test-short
 	$(BUILDER) ../$(GOTESTSUM) --packages ./... -- $(VETTED) -p 1 -timeout 10m
 	$(GOTESTSUM) --packages ./test/attack -- $(MAIN) -timeout 20m
 test-long:
-	$(GOTESTSUM) --packages "$(LONG)" -- $(MAIN) -p 1 -parallel 3 -timeout 40m
+	$(GOTESTSUM) --packages "$(LONG)" -- $(MAIN) -p 1 -parallel 4 -timeout 40m
 	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages ./test/contract -- $(MAIN) -timeout 20m
 	$(GOTESTSUM) --packages "$(ALSO)" -- $(MAIN) -timeout 40m
 test-short:
-	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v -e /test/attack $(patsubst ./%,-e /%\$$,$(LONG) $(ALSO) $(LAST)))" -- $(MAIN) -p 1 -timeout 30m
-	$(GOTESTSUM) --packages "$(LAST)" -- $(MAIN) -p 1 -timeout 40m
+	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v -e /test/ $(patsubst ./%,-e /%\$$,$(ALSO)))" -- $(MAIN) -p 2 -timeout 30m
+	$(GOTESTSUM) --packages "$$($(GO) list ./test/... | grep -v -e /test/attack $(patsubst ./%,-e /%\$$,$(LONG) $(LAST)))" -- $(MAIN) -p 1 -timeout 30m
+	$(GOTESTSUM) --packages "$(LAST)" -- $(MAIN) -p 1 -parallel 4 -timeout 40m
+room: ## remove images of earlier tests, and say whether there is room for more on the disk
+	@$(GO) run ./test/room
 
 test-roles: deps-test build bin/gotestsum ## the end-to-end and public-client tests, with control, node and edge as three processes
 	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages "./test/contract ./test/e2e" -- -p 1 -timeout 30m
