@@ -14,6 +14,12 @@ import (
 //
 // Nobody else may save or sweep the sandbox in this epoch meanwhile.
 func (v *Vault) Finish(ctx context.Context, id string, key Key, epoch uint64) error {
+	return v.FinishIf(ctx, id, key, epoch, nil)
+}
+
+// FinishIf is Finish of saves that were begun with [Vault.SaveIf]. may reports whether one of them would
+// have been let count; nil: all were.
+func (v *Vault) FinishIf(ctx context.Context, id string, key Key, epoch uint64, may func(context.Context, *Copy) (bool, error)) error {
 	if err := errors.Join(checkID(id), checkEpoch(epoch)); err != nil {
 		return err
 	}
@@ -46,7 +52,7 @@ func (v *Vault) Finish(ctx context.Context, id string, key Key, epoch uint64) er
 	slices.SortFunc(all, func(a, b begun) int { return compare(b.Generation, a.Generation) })
 	for _, b := range all {
 		s := &save{v: v, id: id, g: b.Generation, sealer: sealer}
-		done, err := s.finish(ctx, b.key)
+		done, err := s.finish(ctx, b.key, may)
 		if done || err != nil {
 			return err
 		}
@@ -55,7 +61,7 @@ func (v *Vault) Finish(ctx context.Context, id string, key Key, epoch uint64) er
 }
 
 // finish makes a manifest count that was pending, if all that it names is there.
-func (s *save) finish(ctx context.Context, pending string) (done bool, err error) {
+func (s *save) finish(ctx context.Context, pending string, may func(context.Context, *Copy) (bool, error)) (done bool, err error) {
 	raw, err := s.v.get(ctx, pending, sealedManifestMost)
 	if errors.Is(err, errAbsent) {
 		return false, nil
@@ -70,6 +76,11 @@ func (s *save) finish(ctx context.Context, pending string) (done bool, err error
 	lost, err := s.lost(ctx, m)
 	if err != nil || len(lost) > 0 {
 		return false, err
+	}
+	if may != nil {
+		if ok, err := may(ctx, &Copy{s.v, s.sealer, m}); !ok || err != nil {
+			return false, err
+		}
 	}
 	return true, s.publish(ctx, m)
 }

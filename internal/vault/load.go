@@ -82,6 +82,64 @@ func (v *Vault) OpenAt(ctx context.Context, id string, key Key, g Generation) (*
 	return &Copy{v, s, m}, nil
 }
 
+// EachNewest calls found for all generations of a sandbox that count now, or may do so later without
+// another save: those whose manifests are pending, and the newest. It may call found twice for
+// one. Of a generation that found reads, chunks may be missing: then it cannot count. found returns
+// ErrDamaged of what it cannot read. That is an error if the newest generation is damaged. A sandbox
+// that has none, or was dropped, is no error.
+func (v *Vault) EachNewest(ctx context.Context, id string, key Key, found func(context.Context, *Copy) error) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	s, err := newSealer(id, key)
+	if err != nil {
+		return err
+	}
+	type begun struct {
+		Generation
+		key string
+	}
+	var pending []begun
+	err = v.list(ctx, id, kindPending, "", func(o object) error {
+		if g, ok := pendingOf(o.rest); ok {
+			pending = append(pending, begun{g, o.key})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, p := range pending {
+		raw, err := v.get(ctx, p.key, sealedManifestMost)
+		if errors.Is(err, errAbsent) {
+			continue // it counts by now, or another one does
+		}
+		if err != nil {
+			return err
+		}
+		m, err := s.openManifest(raw, p.Generation)
+		if err == nil {
+			err = found(ctx, &Copy{v, s, m})
+		}
+		if err != nil && !errors.Is(err, ErrDamaged) { // its save sends again what is missing, and asks after that
+			return err
+		}
+	}
+	// What was pending is so until it counts. So the newest comes last.
+	for n := 1; ; n++ {
+		c, err := v.Open(ctx, id, key)
+		if errors.Is(err, ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err = found(ctx, c); !errors.Is(err, ErrDamaged) || n == racesMost { // there may be a newer one by now
+			return err
+		}
+	}
+}
+
 // Generation returns which one it is.
 func (c *Copy) Generation() Generation { return c.m.generation }
 

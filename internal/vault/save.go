@@ -71,6 +71,12 @@ const attemptsMost = 5
 // that failed may be repeated, with the same files and the same generation: it sends what the
 // bucket lacks. It may also count already. Other files need a higher number.
 func (v *Vault) Save(ctx context.Context, id string, key Key, g Generation, tree []File) (Saved, error) {
+	return v.SaveIf(ctx, id, key, g, tree, nil)
+}
+
+// SaveIf is Save, and asks last whether the generation may count; nil: it may. By then the bucket has
+// all of it, and [Vault.EachNewest] finds it until a later one counts. An error is that of SaveIf.
+func (v *Vault) SaveIf(ctx context.Context, id string, key Key, g Generation, tree []File, may func(context.Context) error) (Saved, error) {
 	s, err := v.begin(ctx, id, key, g, tree)
 	if err != nil {
 		return Saved{}, err
@@ -81,6 +87,11 @@ func (v *Vault) Save(ctx context.Context, id string, key Key, g Generation, tree
 	m, err := s.secure(ctx)
 	if err != nil {
 		return Saved{}, err
+	}
+	if may != nil {
+		if err := may(ctx); err != nil {
+			return Saved{}, err
+		}
 	}
 	if err := s.publish(ctx, m); err != nil {
 		return Saved{}, err

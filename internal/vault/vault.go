@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/minio/minio-go/v7"
@@ -260,6 +261,34 @@ func (v *Vault) Names(ctx context.Context, id string, key Key) (names []string, 
 		}
 	}
 	return names, nil
+}
+
+// Bytes is what a sandbox takes in the bucket.
+func (v *Vault) Bytes(ctx context.Context, id string) (sum int64, err error) {
+	if err := checkID(id); err != nil {
+		return 0, err
+	}
+	err = v.listAll(ctx, v.prefix+id+"/", func(o object) error {
+		sum += o.size
+		return nil
+	})
+	return sum, err
+}
+
+// Now is what the bucket takes for the present. It writes an object, and removes it. One that a call
+// left which was cut off goes with the next one.
+func (v *Vault) Now(ctx context.Context) (time.Time, error) {
+	key := v.prefix + "now"
+	for range racesMost {
+		if err := v.put(ctx, key, nil, false); err != nil {
+			return time.Time{}, err
+		}
+		if at, err := v.modified(ctx, key); err != nil || !at.IsZero() {
+			return at, errors.Join(err, v.remove(ctx, []string{key}))
+		}
+		// Another call removed it.
+	}
+	return time.Time{}, errors.New("the bucket does not say what time it is: what is written is removed")
 }
 
 // Drop removes what a sandbox has in the bucket. Nobody can save under the id again.

@@ -2,6 +2,7 @@ package vault_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -420,5 +421,117 @@ func TestBandwidth(t *testing.T) {
 	saved := save(t, v, "a", gen(1, 1), tree)
 	if took := time.Since(begun); took < time.Second/2 || saved.SentBytes < 6*mib {
 		t.Errorf("%+v took %v: 6 MiB without the burst of 2 take at least half a second", saved, took)
+	}
+}
+
+// TestNow: the bucket has the present, and nothing is left of the question. It also says what something takes.
+func TestNow(t *testing.T) {
+	t.Parallel()
+	for server, serve := range servers {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t)
+			v := p.open(t, false, vault.Options{Prefix: "p/"})
+			p.put(t, "p/now", nil) // of a call that was cut off
+			first, err := v.Now(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			second, err := v.Now(t.Context())
+			if err != nil || second.Before(first) || time.Since(second).Abs() > time.Minute {
+				t.Errorf("it is %v, and later %v, %v", first, second, err)
+			}
+			if left := p.objects(t, ""); len(left) != 0 {
+				t.Errorf("left are %v", left)
+			}
+			_, tree := content{"f": {1}}.write(t)
+			save(t, v, "a", gen(1, 1), tree)
+			want := int64(0)
+			for _, size := range p.objects(t, "p/a/") {
+				want += size
+			}
+			if got, err := v.Bytes(t.Context(), "a"); err != nil || got != want || got == 0 {
+				t.Errorf("it takes %d bytes, %v, want %d", got, err, want)
+			}
+			if got, err := v.Bytes(t.Context(), "b"); err != nil || got != 0 {
+				t.Errorf("nothing takes %d bytes, %v", got, err)
+			}
+		})
+	}
+}
+
+// TestSaveIf: a save that is not let count can be found until then, with all that it has, and is not what
+// counts. Later it counts if it is let.
+func TestSaveIf(t *testing.T) {
+	t.Parallel()
+	for server, serve := range servers {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t)
+			v := p.open(t, false, vault.Options{})
+			found := func() (all []vault.Generation) {
+				t.Helper()
+				err := v.EachNewest(t.Context(), "a", keyOf(t, "a"), func(ctx context.Context, c *vault.Copy) error {
+					_, err := c.Chunk(ctx, "f", 0)
+					all = append(all, c.Generation())
+					return err
+				})
+				if err != nil {
+					t.Error(err)
+				}
+				return all
+			}
+			if all := found(); len(all) != 0 {
+				t.Errorf("before all, there are %v", all)
+			}
+			_, old := content{"f": {1}}.write(t)
+			_, now := content{"f": {2}}.write(t)
+			save(t, v, "a", gen(1, 1), old)
+			no := errors.New("no")
+			_, err := v.SaveIf(t.Context(), "a", keyOf(t, "a"), gen(1, 2), now, func(context.Context) error {
+				if all := found(); !slices.Equal(all, []vault.Generation{gen(1, 2), gen(1, 1)}) {
+					t.Errorf("when it is asked, there are %v", all)
+				}
+				return no
+			})
+			if !errors.Is(err, no) {
+				t.Errorf("it says %v", err)
+			}
+			if all := found(); !slices.Equal(all, []vault.Generation{gen(1, 2), gen(1, 1)}) {
+				t.Errorf("when it was not let, there are %v", all)
+			}
+			for _, may := range []bool{false, true} {
+				asked := 0
+				err := v.FinishIf(t.Context(), "a", keyOf(t, "a"), 1, func(_ context.Context, c *vault.Copy) (bool, error) {
+					if asked++; c.Generation() != gen(1, 2) {
+						t.Errorf("it asks for %v", c.Generation())
+					}
+					return may, nil
+				})
+				want := gen(1, 1)
+				if may {
+					want = gen(1, 2)
+				}
+				if g, none := v.Head(t.Context(), "a"); err != nil || none != nil || g != want || asked != 1 {
+					t.Errorf("it counts if %t, and %v is the newest, %v, %v", may, g, err, none)
+				}
+			}
+			if all := found(); !slices.Equal(all, []vault.Generation{gen(1, 2)}) {
+				t.Errorf("in the end, there are %v", all)
+			}
+			// A save that was cut names a chunk that nobody has any more.
+			_, err = v.SaveIf(t.Context(), "a", keyOf(t, "a"), gen(1, 3), old, func(context.Context) error { return no })
+			if !errors.Is(err, no) {
+				t.Errorf("it says %v", err)
+			}
+			for key := range p.objects(t, "a/c/") {
+				p.remove(t, key)
+			}
+			_, last := content{"f": {3}}.write(t)
+			save(t, p.open(t, false, vault.Options{}), "a", gen(2, 1), last)
+			if all := found(); !slices.Contains(all, gen(2, 1)) {
+				t.Errorf("there are %v", all)
+			}
+		})
 	}
 }
