@@ -74,6 +74,7 @@ var history = map[int64][]string{
 		`INSERT INTO places (kind, id, node, epoch) VALUES ('machine', 'm', 'n', 2)`,
 		`INSERT INTO join_tokens (id, hash, expires_at) VALUES ('t', 'h', 7)`,
 	},
+	26: {`INSERT INTO bucket_files (object, label, mark, idle_at) VALUES ('o', 'l', 'm', 7)`},
 }
 
 // sandboxRow adds a sandbox whose name is its uid.
