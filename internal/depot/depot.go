@@ -68,6 +68,7 @@ type Node interface {
 type Rights interface {
 	Claim(ctx context.Context, node, machine string) (fleet.Claim, error)
 	FileKey(ctx context.Context, node, name string) ([]byte, error)
+	FileMark(ctx context.Context, node, name string) (string, error)
 }
 
 // Options say how a depot works.
@@ -280,7 +281,8 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 	if err != nil {
 		return err
 	}
-	if err := d.files.send(ctx, dir, needs, volumes); err != nil {
+	sent, err := d.files.send(ctx, dir, needs, volumes)
+	if err != nil {
 		return err
 	}
 	tree, err := vault.Tree(dir)
@@ -298,7 +300,7 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 		return err
 	}
 	g := d.next(ctx, uid, epoch)
-	saved, err := d.Vault.Save(ctx, uid, key, g, tree)
+	saved, err := d.Vault.SaveIf(ctx, uid, key, g, tree, func(ctx context.Context) error { return d.files.keep(ctx, sent.Root, sent.Agent) })
 	if err != nil {
 		return err
 	}
@@ -449,7 +451,7 @@ func (d *Depot) Fetch(ctx context.Context, uid string) (has node.Files, err erro
 	}
 	// A copy that this node was sending when it ended may arrive later. Then another node could go
 	// on from it, and this one from an older state.
-	if err := d.Vault.Finish(ctx, uid, key, claim.Epoch); err != nil {
+	if err := d.Vault.FinishIf(ctx, uid, key, claim.Epoch, d.files.kept); err != nil {
 		return has, err
 	}
 	c, err := d.open(ctx, uid, claim)

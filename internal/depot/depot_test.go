@@ -2,6 +2,7 @@ package depot_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -31,6 +32,9 @@ type rights struct {
 	mu    sync.Mutex
 	at    map[string]string // guarded by mu
 	epoch map[string]uint64 // guarded by mu
+	asked map[string]int    // guarded by mu; how often for the mark of a file
+	marks map[string]string // guarded by mu; of files that were dropped since; the others have one that is their own
+	drop  int               // guarded by mu; which question is the first after a drop of its file, counted from 1; 0: none is
 }
 
 func key(name string) []byte { sum := sha256.Sum256([]byte(name)); return sum[:] }
@@ -45,6 +49,16 @@ func (r *rights) Claim(_ context.Context, node, machine string) (fleet.Claim, er
 }
 
 func (r *rights) FileKey(_ context.Context, _, name string) ([]byte, error) { return key(name), nil }
+
+// FileMark has the mark of a file be another one from the question on that drop says.
+func (r *rights) FileMark(_ context.Context, _, name string) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.asked[name]++; r.asked[name] == r.drop {
+		r.marks[name] = "ffffffffffffffff"
+	}
+	return cmp.Or(r.marks[name], name[len("file-"):len("file-")+16]), nil
+}
 
 func (r *rights) move(machine, to string) {
 	r.mu.Lock()
@@ -381,7 +395,7 @@ func newYard(t *testing.T) *yard {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &yard{&rights{at: map[string]string{}, epoch: map[string]uint64{}}, b, v}
+	return &yard{&rights{at: map[string]string{}, epoch: map[string]uint64{}, asked: map[string]int{}, marks: map[string]string{}}, b, v}
 }
 
 // host returns a host whose images have a content.

@@ -2,9 +2,6 @@ package depot
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,26 +13,24 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
+	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/durable"
+	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/node"
 	"github.com/dozehq/doze/internal/vault"
 )
 
 const (
 	// needsFile, in a copy, says which files it needs.
-	needsFile = "needs.json"
+	needsFile = fleet.NeedsFile
 	// needsMax bounds it, in bytes.
 	needsMax = 16 << 10
 	// fileMode is of files that came: nobody changes them.
 	fileMode = 0o444
 )
 
-// need is a file that a copy needs. Its content is the same everywhere, or it is another
-// one. The memory of a sandbox has parts of it, by their places in the file.
-type need struct {
-	Name string `json:"name"` // of the file
-	Sum  string `json:"sum"`  // SHA-256, hexadecimal
-}
+// need is a file that a copy needs.
+type need = fleet.FileNeed
 
 // needs are those of a copy.
 type needs struct {
@@ -44,29 +39,8 @@ type needs struct {
 	Volumes []held `json:"volumes,omitempty"`
 }
 
-var (
-	nameForm = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}$`)
-	sumForm  = regexp.MustCompile(`^[0-9a-f]{64}$`)
-)
-
-func (n need) check() error {
-	if !nameForm.MatchString(n.Name) || !sumForm.MatchString(n.Sum) {
-		return fmt.Errorf("the copy needs a file that nobody can name: %.80q", n.Name)
-	}
-	return nil
-}
-
-// label is what control makes the key of the file of. It names the content, so only a node that has the
-// file, or a copy that needs it, can ask for the key.
-func (n need) label() string { return "file-" + n.Sum }
-
-// object is the name of the file in the bucket. It follows from the key, so the bucket's list helps
-// nobody to ask for one.
-func (n need) object(key vault.Key) string {
-	name := hmac.New(sha256.New, key.Reveal())
-	_, _ = name.Write([]byte("name in the bucket")) // it never fails
-	return "file-" + hex.EncodeToString(name.Sum(nil))
-}
+// sumForm is that of a SHA-256, hexadecimal.
+var sumForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // files are those that many copies need: root file systems and agents.
 type files struct {
@@ -81,19 +55,18 @@ type files struct {
 }
 
 // send has the bucket have what a copy needs, and the copy say so.
-func (f *files) send(ctx context.Context, dir string, of node.Files, volumes []held) error {
-	n := needs{Volumes: volumes}
+func (f *files) send(ctx context.Context, dir string, of node.Files, volumes []held) (n needs, err error) {
+	n.Volumes = volumes
 	for path, to := range map[string]*need{of.Root: &n.Root, of.Agent: &n.Agent} {
-		var err error
 		if *to, err = f.offer(ctx, path); err != nil {
-			return err
+			return n, err
 		}
 	}
 	raw, err := json.Marshal(n)
 	if err != nil {
-		return err
+		return n, err
 	}
-	return os.WriteFile(filepath.Join(dir, needsFile), raw, 0o600)
+	return n, os.WriteFile(filepath.Join(dir, needsFile), raw, 0o600)
 }
 
 // offer has the bucket have a file.
@@ -102,8 +75,11 @@ func (f *files) offer(ctx context.Context, path string) (need, error) {
 	if err != nil {
 		return need{}, err
 	}
-	n := need{filepath.Base(path), sum}
-	if err := n.check(); err != nil {
+	n := need{Name: filepath.Base(path), Sum: sum}
+	if err := n.Check(); err != nil {
+		return need{}, err
+	}
+	if n.Mark, err = f.mark(ctx, n); err != nil {
 		return need{}, err
 	}
 	return n, f.put(ctx, path, n)
@@ -111,12 +87,13 @@ func (f *files) offer(ctx context.Context, path string) (need, error) {
 
 // put puts a file into the bucket, unless it is there.
 func (f *files) put(ctx context.Context, path string, n need) error {
-	_, err, _ := f.one.Do("put "+n.Sum, func() (any, error) {
+	_, err, _ := f.one.Do("put "+n.Sum+n.Mark, func() (any, error) {
 		key, err := f.key(ctx, n)
 		if err != nil {
 			return nil, err
 		}
-		if g, err := f.d.Vault.Head(ctx, n.object(key)); err == nil && g != (vault.Generation{}) {
+		object := n.Object(key.Reveal())
+		if g, err := f.d.Vault.Head(ctx, object); err == nil && g != (vault.Generation{}) {
 			return nil, nil
 		}
 		info, err := os.Stat(path)
@@ -124,14 +101,74 @@ func (f *files) put(ctx context.Context, path string, n need) error {
 			return nil, err
 		}
 		tree := []vault.File{{Name: n.Name, Mode: fileMode, Size: info.Size(), Open: func() (*os.File, error) { return os.Open(path) }}}
-		_, err = f.d.Vault.Save(ctx, n.object(key), key, vault.Generation{Epoch: fileEpoch, Seq: 1}, tree)
+		_, err = f.d.Vault.Save(ctx, object, key, vault.Generation{Epoch: fileEpoch, Seq: 1}, tree)
 		return nil, err
 	})
 	return err
 }
 
+// mark is that of the upload of a file which copies may rely on. A control of an earlier release drops no
+// file, and knows no marks.
+func (f *files) mark(ctx context.Context, n need) (string, error) {
+	mark, err := f.d.Rights.FileMark(ctx, f.d.ID, n.Label())
+	if doze.Public(err).Kind == doze.Unsupported {
+		return "", nil
+	}
+	return mark, err
+}
+
+// errDropped is of a copy whose file was dropped from the bucket before control could see the copy.
+var errDropped = errors.New("a file that the copy needs was dropped from the bucket meanwhile")
+
+// keep has control drop no file that a copy needs, which may count from now on. If one was dropped
+// already, the error is errDropped: the next copy sends it again. Control must be able to see the copy: see [vault.Vault.SaveIf].
+func (f *files) keep(ctx context.Context, all ...need) error {
+	for _, n := range all {
+		mark, err := f.mark(ctx, n)
+		if err != nil {
+			return err
+		}
+		if mark != n.Mark {
+			return fmt.Errorf("%w: %s", errDropped, n.Name)
+		}
+	}
+	return nil
+}
+
+// kept reports whether the bucket has the files that a copy needs whose save was cut off, and keeps
+// them. If it does not, the save had not come so far that the copy may count.
+func (f *files) kept(ctx context.Context, c *vault.Copy) (bool, error) {
+	raw, err := small(ctx, c, needsFile, needsMax)
+	if err != nil {
+		return false, err
+	}
+	all, err := parseNeeds(raw)
+	if err != nil {
+		return false, err
+	}
+	for _, n := range []need{all.Root, all.Agent} {
+		err := f.keep(ctx, n)
+		switch {
+		case err == nil:
+			continue
+		case !errors.Is(err, errDropped):
+			return false, err
+		case n.Mark != "":
+			return false, nil
+		}
+		key, err := f.key(ctx, n) // a node of an earlier release made the copy
+		if err != nil {
+			return false, err
+		}
+		if has, err := f.d.Vault.Has(ctx, n.Object(key.Reveal())); !has || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 func (f *files) key(ctx context.Context, n need) (vault.Key, error) {
-	raw, err := f.d.Rights.FileKey(ctx, f.d.ID, n.label())
+	raw, err := f.d.Rights.FileKey(ctx, f.d.ID, n.Label())
 	if err != nil {
 		return vault.Key{}, err
 	}
@@ -168,7 +205,7 @@ func parseNeeds(raw []byte) (n needs, err error) {
 	if len(n.Volumes) > volumesMost {
 		return n, fmt.Errorf("the copy needs %d volumes", len(n.Volumes))
 	}
-	errs := []error{n.Root.check(), n.Agent.check()}
+	errs := []error{n.Root.Check(), n.Agent.Check()}
 	for _, h := range n.Volumes {
 		errs = append(errs, h.check())
 	}
@@ -224,9 +261,9 @@ func (f *files) load(ctx context.Context, n need, dir string) (string, error) {
 		return "", err
 	}
 	// A node of an earlier release called it by its content, and encrypted it for that name.
-	_, err = f.d.Vault.Load(ctx, n.object(key), key, dir)
-	if errors.Is(err, vault.ErrNotFound) {
-		_, err = f.d.Vault.Load(ctx, n.label(), key, dir)
+	_, err = f.d.Vault.Load(ctx, n.Object(key.Reveal()), key, dir)
+	if errors.Is(err, vault.ErrNotFound) && n.Mark == "" {
+		_, err = f.d.Vault.Load(ctx, n.Label(), key, dir)
 	}
 	if err != nil {
 		return "", fmt.Errorf("get %s, which the copy needs: %w", n.Name, err)

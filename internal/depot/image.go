@@ -20,7 +20,7 @@ import (
 
 const (
 	// builtFile, of an image in the bucket, says what it is.
-	builtFile = "image.json"
+	builtFile = fleet.BuiltFile
 	// builtMost bounds it, in bytes: the record of an image has up to 1 MiB, of which JSON in JSON
 	// makes no more.
 	builtMost = vault.ChunkBytes
@@ -50,7 +50,7 @@ func parseBuilt(raw []byte) (b built, err error) {
 	if err := json.Unmarshal(raw, &b); err != nil {
 		return b, fmt.Errorf("what the bucket has of an image cannot be read: %w", err)
 	}
-	return b, b.Root.check()
+	return b, b.Root.Check()
 }
 
 // SaveBuilt implements [fleet.Mover].
@@ -96,7 +96,8 @@ func (d *Depot) saveBuilt(ctx context.Context, ref string) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := d.Vault.Save(ctx, object, key, d.next(ctx, object, imageEpoch), tree); err != nil {
+	keep := func(ctx context.Context) error { return d.files.keep(ctx, root) }
+	if _, err := d.Vault.SaveIf(ctx, object, key, d.next(ctx, object, imageEpoch), tree, keep); err != nil {
 		return err
 	}
 	slog.InfoContext(ctx, "an image is in the bucket", "image", ref, "took", time.Since(start))

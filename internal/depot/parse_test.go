@@ -18,7 +18,7 @@ func FuzzNeeds(f *testing.F) {
 			return
 		}
 		for _, of := range []need{n.Root, n.Agent} {
-			if strings.ContainsAny(of.Name+of.Sum, "/\x00") || strings.HasPrefix(of.Name, ".") || len(of.label()) != len("file-")+64 {
+			if strings.ContainsAny(of.Name+of.Sum+of.Mark, "/\x00") || strings.HasPrefix(of.Name, ".") || len(of.Label()) != len("file-")+64 {
 				t.Errorf("%q needs %+v", raw, of)
 			}
 		}

@@ -37,14 +37,15 @@ func (d *Depot) saveSnapshot(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := d.files.send(ctx, dir, needs, nil); err != nil {
+	sent, err := d.files.send(ctx, dir, needs, nil)
+	if err != nil {
 		return err
 	}
 	tree, err := vault.Tree(dir)
 	if err != nil {
 		return err
 	}
-	saved, err := d.Vault.Save(ctx, object, key, d.next(ctx, object, snapshotEpoch), tree)
+	saved, err := d.Vault.SaveIf(ctx, object, key, d.next(ctx, object, snapshotEpoch), tree, func(ctx context.Context) error { return d.files.keep(ctx, sent.Root, sent.Agent) })
 	if err != nil {
 		return err
 	}

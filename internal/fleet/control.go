@@ -94,6 +94,10 @@ type Control interface {
 	// FileKey is the key of a file that many machines share. The name is file- and the SHA-256 of its
 	// content, which the bucket does not say. A node that knows it has the file, or may have it.
 	FileKey(ctx context.Context, node, name string) ([]byte, error)
+	// FileMark is the mark of the upload of such a file that a copy may rely on. Control drops no upload
+	// whose mark it gave, unless nothing in the bucket needs it for long after that. Before a copy
+	// counts, a node asks again: with another mark, what the copy relies on is gone.
+	FileMark(ctx context.Context, node, name string) (string, error)
 	// Certify returns the next certificate of a node, in PEM, for a request in DER (PKCS #10).
 	// Control signs for the id in the certificate of the caller alone. A certificate without an
 	// id, and a node that is not on record, are Forbidden.
@@ -172,6 +176,9 @@ var controlCalls = map[string]func(ctx context.Context, c Control, in *arguments
 	"Claim": func(ctx context.Context, c Control, in *arguments) (any, error) { return c.Claim(ctx, in.From, in.UID) },
 	"FileKey": func(ctx context.Context, c Control, in *arguments) (any, error) {
 		return c.FileKey(ctx, in.From, in.ID)
+	},
+	"FileMark": func(ctx context.Context, c Control, in *arguments) (any, error) {
+		return c.FileMark(ctx, in.From, in.ID)
 	},
 	certify: func(ctx context.Context, c Control, in *arguments) (any, error) {
 		return c.Certify(ctx, in.From, in.Request)
@@ -259,6 +266,11 @@ func (c *ControlClient) Claim(ctx context.Context, node, machine string) (Claim,
 // FileKey implements [Control].
 func (c *ControlClient) FileKey(ctx context.Context, node, name string) ([]byte, error) {
 	return ask[[]byte](ctx, c.client, "FileKey", arguments{From: node, ID: name})
+}
+
+// FileMark implements [Control].
+func (c *ControlClient) FileMark(ctx context.Context, node, name string) (string, error) {
+	return ask[string](ctx, c.client, "FileMark", arguments{From: node, ID: name})
 }
 
 // Certify implements [Control].

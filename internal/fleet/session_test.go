@@ -68,6 +68,8 @@ func (o *office) Claim(context.Context, string, string) (fleet.Claim, error) {
 
 func (o *office) FileKey(context.Context, string, string) ([]byte, error) { return []byte("key"), nil }
 
+func (o *office) FileMark(context.Context, string, string) (string, error) { return "", nil }
+
 func (o *office) Renew(_ context.Context, r fleet.Renewal) (fleet.Lease, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -274,6 +274,7 @@ type Nodes struct {
 	Memory, Reserved int64            // bytes, of those that are here
 	Losses           uint64
 	Rescues, Moves   map[string]uint64 // sandboxes, by result
+	Files, FileBytes uint64            // that were dropped from the bucket
 }
 
 // gauges are none where there is no fleet.
@@ -287,8 +288,12 @@ func (n Nodes) gauges() []prometheus.Collector {
 	}
 	losses := prometheus.NewCounter(prometheus.CounterOpts{Name: "doze_nodes_lost_total", Help: "Leases of nodes that ended."})
 	losses.Add(float64(n.Losses))
+	files := prometheus.NewCounter(prometheus.CounterOpts{Name: "doze_bucket_files_dropped_total", Help: "Root file systems and agents that were dropped from the bucket, since no copy needed them."})
+	files.Add(float64(n.Files))
+	bytes := prometheus.NewCounter(prometheus.CounterOpts{Name: "doze_bucket_files_dropped_bytes_total", Help: "What these took there."})
+	bytes.Add(float64(n.FileBytes))
 	return []prometheus.Collector{
-		states, losses,
+		states, losses, files, bytes,
 		gauge("doze_nodes_memory_bytes", "Memory that sandboxes can have on all nodes that are here.", n.Memory),
 		gauge("doze_nodes_reserved_bytes", "Of this memory, what awake sandboxes may use.", n.Reserved),
 		counts("doze_rescues_total", "Sandboxes of lost nodes, by what became of them: resumed elsewhere, or failed.", "result", n.Rescues),

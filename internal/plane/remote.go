@@ -112,6 +112,11 @@ func (c copies) Archived(ctx context.Context, id string) (bool, error) {
 	return slices.Contains(names, fleet.ArchiveFile), err
 }
 
+// Needs implements [roster.Copies].
+func (c copies) Needs(ctx context.Context, id string) ([]fleet.FileNeed, error) {
+	return roster.NeedsIn(ctx, c.Vault, c.master, id)
+}
+
 // copies is what the bucket of checkpoints has, or nil if there is no bucket.
 func (p *Plane) copies(ctx context.Context, master []byte) (roster.Copies, error) {
 	bucket, err := drive.Find(ctx, p.settings.RemoteBucket())

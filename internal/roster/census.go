@@ -22,7 +22,10 @@ const (
 const Away = "away"
 
 // tally counts since this process began.
-type tally struct{ losses, resumed, failed, moved, stayed atomic.Uint64 }
+type tally struct {
+	losses, resumed, failed, moved, stayed atomic.Uint64
+	files, fileBytes                       atomic.Uint64 // that were dropped from the bucket
+}
 
 // Census counts the nodes on record, and what became of sandboxes since this process began. It is
 // empty while the records are out of reach.
@@ -37,6 +40,7 @@ func (r *Roster) Census(ctx context.Context) metric.Nodes {
 		States: map[string]int64{string(doze.NodeReady): 0, string(doze.NodeCordoned): 0, string(doze.NodeDraining): 0, string(doze.NodeLost): 0, Away: 0},
 		Losses: r.tally.losses.Load(), Rescues: map[string]uint64{Resumed: r.tally.resumed.Load(), Failed: r.tally.failed.Load()},
 		Moves: map[string]uint64{Moved: r.tally.moved.Load(), Stayed: r.tally.stayed.Load()},
+		Files: r.tally.files.Load(), FileBytes: r.tally.fileBytes.Load(),
 	}
 	for _, n := range all {
 		switch {

@@ -246,6 +246,7 @@ func TestNodeSpeaksForItself(t *testing.T) {
 		errs["Record"] = c.Record(t.Context(), id, nil)
 		_, errs["Claim"] = c.Claim(t.Context(), id, "machine")
 		_, errs["FileKey"] = c.FileKey(t.Context(), id, "file-"+strings.Repeat("a", 64))
+		_, errs["FileMark"] = c.FileMark(t.Context(), id, "file-"+strings.Repeat("a", 64))
 		_, errs["Certify"] = c.Certify(t.Context(), id, request(t, newKey(t)))
 		_, errs["Traffic"] = c.Traffic(t.Context(), id, "1", nil)
 		return errs

@@ -78,6 +78,8 @@ type Config struct {
 	// Copies are what the bucket has of machines; nil: there is no bucket, and nobody can have
 	// what another node had.
 	Copies Copies
+	// FileGrace is for how long nothing has needed a file that is dropped from the bucket; 0: a day.
+	FileGrace time.Duration
 	// Master is the key of which those of machines in the bucket are made.
 	Master []byte
 	// Enrollment is what nodes join with.

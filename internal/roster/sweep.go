@@ -37,11 +37,18 @@ type Copies interface {
 	// Bury has the list forget a machine that was dropped longer ago than the grace period, if
 	// nothing came since. It reports whether it did.
 	Bury(ctx context.Context, id string, grace time.Duration) (gone bool, err error)
+	// Needs are the files that a copy needs, and those of one that may count soon. A copy that is not
+	// there needs none. It is an error if nobody can say it.
+	Needs(ctx context.Context, id string) ([]fleet.FileNeed, error)
+	// Bytes is what something takes in the bucket.
+	Bytes(ctx context.Context, id string) (int64, error)
+	// Now is the present by the clock of the bucket.
+	Now(ctx context.Context) (time.Time, error)
 }
 
 // sweep drops copies of machines that are gone, until ctx ends.
 func (r *Roster) sweep(ctx context.Context) {
-	graves := map[string]time.Time{}
+	graves, files := map[string]time.Time{}, reaper{r: r}
 	for tick := time.NewTicker(sweepEvery); ; {
 		select {
 		case <-tick.C:
@@ -55,6 +62,13 @@ func (r *Roster) sweep(ctx context.Context) {
 		dropped, err := r.sweepOnce(ctx, graves)
 		if err != nil && ctx.Err() == nil {
 			slog.WarnContext(ctx, "copies of machines that are gone stay in the bucket", "err", err)
+		}
+		idle, err := files.step(ctx)
+		if err != nil && ctx.Err() == nil {
+			slog.WarnContext(ctx, "files that nothing needs stay in the bucket: nobody knows yet which ones these are", "err", err)
+		}
+		if idle > 0 {
+			slog.InfoContext(ctx, "files go from the bucket that nothing needs", "files", idle)
 		}
 		if err := r.tidy(ctx); err != nil && ctx.Err() == nil {
 			slog.WarnContext(ctx, "nodes still have disks that others have, or nobody", "err", err)
@@ -78,41 +92,28 @@ func (r *Roster) sweepOnce(ctx context.Context, graves map[string]time.Time) (dr
 		listed[id] = true
 	}
 	maps.DeleteFunc(graves, func(id string, _ time.Time) bool { return !listed[id] })
-	living := map[string]bool{}
-	err = r.Store.EachLiving(ctx, func(sb store.Sandbox) error {
-		living[sb.Machine] = true
-		return nil
-	})
+	named, err := r.named(ctx)
 	if err != nil {
 		return 0, err
 	}
 	if err := r.sweepPlaces(ctx); err != nil {
 		return 0, err
 	}
-	disks, err := r.Store.Disks(ctx)
-	if err != nil {
-		return 0, err
-	}
-	snapshots, err := r.snapshotIDs(ctx)
-	if err != nil {
-		return 0, err
-	}
-	images, err := r.imageObjects(ctx)
+	files, err := r.droppedFiles(ctx, listed)
 	if err != nil {
 		return 0, err
 	}
 	for _, id := range ids {
-		if m := fleet.SnapshotForm.FindStringSubmatch(id); m != nil && snapshots[m[1]] {
-			continue
-		}
-		if m := fleet.VolumeForm.FindStringSubmatch(id); m != nil && disks[m[1]] {
-			continue
-		}
-		if living[id] || images[id] || fleet.FileForm.MatchString(id) {
+		if named(id) || fleet.FileForm.MatchString(id) && !files[id] {
 			continue
 		}
 		at, known := graves[id]
 		switch {
+		case !known && files[id]:
+			if err := r.dropFile(ctx, id); err != nil {
+				return dropped, err
+			}
+			graves[id] = time.Now()
 		case !known:
 			if err := r.Copies.Drop(ctx, id); err != nil {
 				return dropped, err
@@ -130,6 +131,39 @@ func (r *Roster) sweepOnce(ctx context.Context, graves map[string]time.Time) (dr
 		}
 	}
 	return dropped, nil
+}
+
+// named returns what reports whether records name something that is in the bucket, besides files.
+func (r *Roster) named(ctx context.Context) (func(id string) bool, error) {
+	living := map[string]bool{}
+	err := r.Store.EachLiving(ctx, func(sb store.Sandbox) error {
+		living[sb.Machine] = true
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	disks, err := r.Store.Disks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	snapshots, err := r.snapshotIDs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	images, err := r.imageObjects(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return func(id string) bool {
+		if m := fleet.SnapshotForm.FindStringSubmatch(id); m != nil && snapshots[m[1]] {
+			return true
+		}
+		if m := fleet.VolumeForm.FindStringSubmatch(id); m != nil && disks[m[1]] {
+			return true
+		}
+		return living[id] || images[id]
+	}, nil
 }
 
 // sweepPlaces forgets places of machines that no record names: control ended, or the

@@ -4,9 +4,12 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/plane/planetest"
 	"github.com/dozehq/doze/internal/roster"
 )
@@ -21,6 +24,8 @@ type cemetery struct {
 }
 
 func (c *cemetery) now() time.Time { return time.Now().Add(c.ahead) }
+
+func (c *cemetery) Now(context.Context) (time.Time, error) { return c.now(), nil }
 
 func (c *cemetery) List(context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(c.dropped)), nil
@@ -93,6 +98,77 @@ func TestSweepBuries(t *testing.T) {
 					y.t.Errorf("the bucket was asked %d times, want %d", c.asked, tc.asked)
 				}
 			}, "n1")
+		})
+	}
+}
+
+// TestFilesAreOld: a file that nothing needs goes when both clocks say that this has been so for a day. Until
+// then, whoever asks for it keeps it for longer. One without a record may be of a node that asks for nothing, and
+// stays for two weeks.
+func TestFilesAreOld(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	old := "file-" + strings.Repeat("b", 64)
+	label := "file-" + strings.Repeat("a", 64)
+	for name, tc := range map[string]struct {
+		jumps time.Duration // what the clock of the bucket does after the first look
+		asked bool          // somebody asks for the mark before the day is over
+		after time.Duration // since the first look
+	}{
+		"as it should be":      {0, false, day},
+		"the bucket is ahead":  {30 * day, false, day},
+		"the bucket is behind": {-day, false, 2 * day},
+		"it is needed again":   {0, true, day + 3*day/4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := &cemetery{dropped: map[string]time.Time{old: {}}}
+				r := recorded(t, roster.Config{Copies: c})
+				mark, err := r.FileMark(t.Context(), "n1", label)
+				if err != nil {
+					t.Fatal(err)
+				}
+				key, err := r.FileKey(t.Context(), "n1", label)
+				if err != nil {
+					t.Fatal(err)
+				}
+				file := fleet.FileObject(key, mark)
+				c.dropped[file] = time.Time{}
+				gone := func(object string) bool {
+					at, there := c.dropped[object]
+					return !there || !at.IsZero()
+				}
+				graves := map[string]time.Time{}
+				for passed := time.Duration(0); passed <= 16*day; passed += day / 4 {
+					if tc.asked && passed == day/2+day/4 {
+						if again, err := r.FileMark(t.Context(), "n1", label); err != nil || again != mark {
+							t.Errorf("it has the mark %s, %v", again, err)
+						}
+					}
+					if _, err := r.SweepFiles(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := r.SweepOnce(t.Context(), graves); err != nil {
+						t.Fatal(err)
+					}
+					if is := gone(file); is != (passed >= tc.after) {
+						t.Errorf("after %v, the file is dropped: %t", passed, is)
+					}
+					if is := gone(old); is != (passed >= 14*day-min(0, tc.jumps)) {
+						t.Errorf("after %v, the file of an earlier release is dropped: %t", passed, is)
+					}
+					if passed == 0 {
+						c.ahead = tc.jumps
+					}
+					time.Sleep(day / 4)
+				}
+				if len(c.dropped) != 0 {
+					t.Errorf("the bucket still has %v", c.dropped)
+				}
+				if again, err := r.FileMark(t.Context(), "n1", label); err != nil || again == mark {
+					t.Errorf("a file that comes again has the mark %s, %v", again, err)
+				}
+			})
 		})
 	}
 }

@@ -588,6 +588,15 @@ func (*shelf) Archived(context.Context, string) (bool, error) { return false, ni
 // Claimed implements [roster.Copies].
 func (*shelf) Claimed(context.Context, string) (uint64, error) { return 0, nil }
 
+// Needs implements [roster.Copies]: no copy here needs files.
+func (*shelf) Needs(context.Context, string) ([]fleet.FileNeed, error) { return nil, nil }
+
+// Bytes implements [roster.Copies].
+func (*shelf) Bytes(context.Context, string) (int64, error) { return 0, nil }
+
+// Now implements [roster.Copies].
+func (*shelf) Now(context.Context) (time.Time, error) { return time.Now(), nil }
+
 // Drop implements [roster.Copies].
 func (s *shelf) Drop(_ context.Context, uid string) error {
 	s.mu.Lock()

@@ -220,6 +220,10 @@ func (w *toControl) FileKey(ctx context.Context, node, name string) ([]byte, err
 	return demand(ctx, w, func(c fleet.Control) ([]byte, error) { return c.FileKey(ctx, node, name) })
 }
 
+func (w *toControl) FileMark(ctx context.Context, node, name string) (string, error) {
+	return demand(ctx, w, func(c fleet.Control) (string, error) { return c.FileMark(ctx, node, name) })
+}
+
 func (w *toControl) Certify(ctx context.Context, node string, request []byte) ([]byte, error) {
 	return demand(ctx, w, func(c fleet.Control) ([]byte, error) { return c.Certify(ctx, node, request) })
 }
