@@ -300,7 +300,7 @@ func (d *Depot) sendOnce(ctx context.Context, uid string, from copier) (err erro
 		return err
 	}
 	g := d.next(ctx, uid, epoch)
-	saved, err := d.Vault.SaveIf(ctx, uid, key, g, tree, func(ctx context.Context) error { return d.files.keep(ctx, sent.Root, sent.Agent) })
+	saved, err := d.Vault.SaveIf(ctx, uid, key, g, tree, func(ctx context.Context) error { return d.files.hold(ctx, sent.Root, sent.Agent) })
 	if err != nil {
 		return err
 	}
@@ -451,7 +451,7 @@ func (d *Depot) Fetch(ctx context.Context, uid string) (has node.Files, err erro
 	}
 	// A copy that this node was sending when it ended may arrive later. Then another node could go
 	// on from it, and this one from an older state.
-	if err := d.Vault.FinishIf(ctx, uid, key, claim.Epoch, d.files.kept); err != nil {
+	if err := d.Vault.FinishIf(ctx, uid, key, claim.Epoch, d.files.whole); err != nil {
 		return has, err
 	}
 	c, err := d.open(ctx, uid, claim)

@@ -1005,3 +1005,108 @@ func TestLateCopy(t *testing.T) {
 		t.Errorf("the volume goes on as %q: %v", b.disks.text(t), err)
 	}
 }
+
+// TestFileDropped: control drops a file after a copy found it in the bucket, and before the copy counts. The copy
+// does not count then. The next one sends the file again, and names that upload.
+func TestFileDropped(t *testing.T) {
+	t.Parallel()
+	const ref, snapshot, uid = "built/one", "n", "s"
+	for name, tc := range map[string]struct {
+		object string
+		save   func(context.Context, *depot.Depot) error
+	}{
+		"a sandbox":  {uid, func(ctx context.Context, d *depot.Depot) error { return d.Depart(ctx, uid) }},
+		"a snapshot": {fleet.SnapshotObject(snapshot), func(ctx context.Context, d *depot.Depot) error { return d.SaveSnapshot(ctx, snapshot) }},
+		"an image":   {fleet.ImageObject(ref), func(ctx context.Context, d *depot.Depot) error { return d.SaveBuilt(ctx, ref) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, y := t.Context(), newYard(t)
+			a := y.host(t, "a", "root of a", nil)
+			dir := filepath.Join(a.dir, "snapshots", snapshot)
+			if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, recordFile), []byte("{}"), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			a.builds[ref] = a.files.Root
+			for _, object := range []string{uid, fleet.SnapshotObject(snapshot), ref} {
+				y.rights.move(object, "a")
+			}
+			// A sandbox that moves is copied twice. The second copy begins before the drop, too.
+			y.rights.drop = 2
+			if tc.object == uid {
+				y.rights.drop = 4
+			}
+			if err := tc.save(ctx, a.depot); err == nil || !strings.Contains(err.Error(), "was dropped from the bucket meanwhile") {
+				t.Errorf("a copy counts whose file is gone: %v", err)
+			}
+			if has, err := y.vault.Has(ctx, tc.object); err != nil || has != (tc.object == uid) {
+				t.Errorf("the bucket has a copy: %t, %v", has, err)
+			}
+			if err := tc.save(ctx, a.depot); err != nil {
+				t.Fatal(err)
+			}
+			k, err := vault.KeyOf(key(tc.object))
+			if tc.object == fleet.ImageObject(ref) {
+				k, err = vault.KeyOf(key(ref))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := y.vault.Open(ctx, tc.object, k)
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := fleet.NeedsFile
+			if tc.object == fleet.ImageObject(ref) {
+				file = fleet.BuiltFile
+			}
+			raw, err := c.Chunk(ctx, file, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			needs, err := fleet.NeedsOf(raw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, n := range needs {
+				has, err := y.vault.Has(ctx, n.Object(key(n.Label())))
+				if n.Mark != "ffffffffffffffff" || !has || err != nil {
+					t.Errorf("it names %+v, which is there: %t, %v", n, has, err)
+				}
+			}
+		})
+	}
+}
+
+// TestFilesOfEarlierRelease: a node gets a copy of an earlier release, which names no marks, and whose files have
+// the names that they had then. With a control of an earlier release, a copy names none either.
+func TestFilesOfEarlierRelease(t *testing.T) {
+	t.Parallel()
+	ctx, y := t.Context(), newYard(t)
+	a, b := y.host(t, "a", "root of a", func(o *depot.Options) { o.Rights = unmarked{y.rights} }), y.host(t, "b", "root of b", nil)
+	y.rights.move("s", "a")
+	a.memory["s"] = "one"
+	if err := a.depot.Depart(ctx, "s"); err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte("root of a"))
+	bare := fleet.FileNeed{Name: "root.erofs", Sum: hex.EncodeToString(sum[:])}
+	if has, err := y.vault.Has(ctx, bare.Object(key(bare.Label()))); err != nil || !has {
+		t.Errorf("the bucket has the file under its earlier name: %t, %v", has, err)
+	}
+	y.rights.move("s", "b")
+	if _, err := b.depot.Revive(ctx, fleet.Order{UID: "s"}, time.Time{}, false); err != nil {
+		t.Fatal(err)
+	}
+	b.fetch(t)
+	if text, err := os.ReadFile(b.has["s"].Root); string(text) != "root of a" || err != nil {
+		t.Errorf("its file is %q, %v", text, err)
+	}
+}
+
+// unmarked is a control of an earlier release.
+type unmarked struct{ *rights }
+
+func (unmarked) FileMark(context.Context, string, string) (string, error) {
+	return "", doze.Errorf(doze.Unsupported, "this role does not know the call")
+}

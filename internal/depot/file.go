@@ -120,9 +120,10 @@ func (f *files) mark(ctx context.Context, n need) (string, error) {
 // errDropped is of a copy whose file was dropped from the bucket before control could see the copy.
 var errDropped = errors.New("a file that the copy needs was dropped from the bucket meanwhile")
 
-// keep has control drop no file that a copy needs, which may count from now on. If one was dropped
-// already, the error is errDropped: the next copy sends it again. Control must be able to see the copy: see [vault.Vault.SaveIf].
-func (f *files) keep(ctx context.Context, all ...need) error {
+// hold has control drop no file of a copy that may count from now on. If one was dropped already,
+// the error is errDropped, and the next copy sends it again. Control must be able to see the copy: see
+// [vault.Vault.SaveIf].
+func (f *files) hold(ctx context.Context, all ...need) error {
 	for _, n := range all {
 		mark, err := f.mark(ctx, n)
 		if err != nil {
@@ -135,9 +136,9 @@ func (f *files) keep(ctx context.Context, all ...need) error {
 	return nil
 }
 
-// kept reports whether the bucket has the files that a copy needs whose save was cut off, and keeps
-// them. If it does not, the save had not come so far that the copy may count.
-func (f *files) kept(ctx context.Context, c *vault.Copy) (bool, error) {
+// whole reports whether the bucket has the files of a copy whose save was cut off, and has control drop
+// none of them. If one is gone, the save had not come so far that the copy may count.
+func (f *files) whole(ctx context.Context, c *vault.Copy) (bool, error) {
 	raw, err := small(ctx, c, needsFile, needsMax)
 	if err != nil {
 		return false, err
@@ -147,7 +148,7 @@ func (f *files) kept(ctx context.Context, c *vault.Copy) (bool, error) {
 		return false, err
 	}
 	for _, n := range []need{all.Root, all.Agent} {
-		err := f.keep(ctx, n)
+		err := f.hold(ctx, n)
 		switch {
 		case err == nil:
 			continue

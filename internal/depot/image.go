@@ -96,8 +96,8 @@ func (d *Depot) saveBuilt(ctx context.Context, ref string) (err error) {
 	if err != nil {
 		return err
 	}
-	keep := func(ctx context.Context) error { return d.files.keep(ctx, root) }
-	if _, err := d.Vault.SaveIf(ctx, object, key, d.next(ctx, object, imageEpoch), tree, keep); err != nil {
+	hold := func(ctx context.Context) error { return d.files.hold(ctx, root) }
+	if _, err := d.Vault.SaveIf(ctx, object, key, d.next(ctx, object, imageEpoch), tree, hold); err != nil {
 		return err
 	}
 	slog.InfoContext(ctx, "an image is in the bucket", "image", ref, "took", time.Since(start))

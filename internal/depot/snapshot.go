@@ -45,7 +45,7 @@ func (d *Depot) saveSnapshot(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	saved, err := d.Vault.SaveIf(ctx, object, key, d.next(ctx, object, snapshotEpoch), tree, func(ctx context.Context) error { return d.files.keep(ctx, sent.Root, sent.Agent) })
+	saved, err := d.Vault.SaveIf(ctx, object, key, d.next(ctx, object, snapshotEpoch), tree, func(ctx context.Context) error { return d.files.hold(ctx, sent.Root, sent.Agent) })
 	if err != nil {
 		return err
 	}

@@ -10,8 +10,8 @@ import (
 	"regexp"
 )
 
-// What says which shared files a copy in the bucket needs: NeedsFile of a machine or of a snapshot,
-// BuiltFile of an image that was built or loaded.
+// Files of copies in the bucket that say which shared files the copy needs. A machine and a snapshot have a
+// NeedsFile. An image that was built or loaded has a BuiltFile.
 const (
 	NeedsFile = "needs.json"
 	BuiltFile = "image.json"

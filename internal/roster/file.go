@@ -218,8 +218,8 @@ func (r *Roster) stale(f store.File, now, bucket time.Time) bool {
 	return now.Sub(f.Idle) >= grace && bucket.Sub(f.BucketIdle) >= grace
 }
 
-// NeedsIn are the files that something in a bucket needs, as [Copies] has it. master is the key of which
-// those of all copies are made.
+// NeedsIn are the files that something in a bucket needs, as [Copies] has it. The keys of all copies are
+// made of master.
 func NeedsIn(ctx context.Context, v *vault.Vault, master []byte, id string) (all []fleet.FileNeed, err error) {
 	key, err := vault.Derive(master, id)
 	if err != nil {

@@ -349,7 +349,7 @@ func TestFilesGoDuringSave(t *testing.T) {
 	t.Parallel()
 	h := newHarbor(t)
 	first, slow := h.ship("a"), h.ship("b")
-	again, kept := 0, 0
+	again, stayed := 0, 0
 	for n := 0; ; n++ {
 		root, counts := fmt.Sprint("root", n), false
 		h.idle(first, root)
@@ -368,7 +368,7 @@ func TestFilesGoDuringSave(t *testing.T) {
 		if h.upload(root) != before {
 			again++
 		} else {
-			kept++
+			stayed++
 		}
 		h.whole(uid)
 		h.load(uid, root)
@@ -380,8 +380,8 @@ func TestFilesGoDuringSave(t *testing.T) {
 			break
 		}
 	}
-	if again < 5 || kept < 3 {
-		t.Errorf("before %d requests of the save its files went, and before %d they did not", again, kept)
+	if again < 5 || stayed < 3 {
+		t.Errorf("before %d requests of the save its files went, and before %d they did not", again, stayed)
 	}
 }
 

@@ -37,8 +37,8 @@ type Copies interface {
 	// Bury has the list forget a machine that was dropped longer ago than the grace period, if
 	// nothing came since. It reports whether it did.
 	Bury(ctx context.Context, id string, grace time.Duration) (gone bool, err error)
-	// Needs are the files that a copy needs, and those of one that may count soon. A copy that is not
-	// there needs none. It is an error if nobody can say it.
+	// Needs are the files that the newest copy needs, and what a copy needs that may count soon. A copy that is
+	// not there needs none. It is an error if nobody can say it.
 	Needs(ctx context.Context, id string) ([]fleet.FileNeed, error)
 	// Bytes is what something takes in the bucket.
 	Bytes(ctx context.Context, id string) (int64, error)

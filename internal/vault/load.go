@@ -82,9 +82,8 @@ func (v *Vault) OpenAt(ctx context.Context, id string, key Key, g Generation) (*
 	return &Copy{v, s, m}, nil
 }
 
-// EachNewest calls found for all generations of a sandbox that count now, or may do so later without
-// another save: those whose manifests are pending, and the newest. It may call found twice for
-// one. Of a generation that found reads, chunks may be missing: then it cannot count. found returns
+// EachNewest calls found for all generations of a sandbox that count now, or may do so later. Those are
+// pending manifests, and the newest one. It may call found twice for the same. Of a generation that found reads, chunks may be missing: then it cannot count. found returns
 // ErrDamaged of what it cannot read. That is an error if the newest generation is damaged. A sandbox
 // that has none, or was dropped, is no error.
 func (v *Vault) EachNewest(ctx context.Context, id string, key Key, found func(context.Context, *Copy) error) error {
