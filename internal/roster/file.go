@@ -188,9 +188,17 @@ func (r *Roster) endLook(ctx context.Context, l *look) (dropped int, err error) 
 		case l.needed[object] && !f.Idle.IsZero():
 			needed = append(needed, object)
 		case l.needed[object]:
-		case f.Idle.IsZero():
-			idle = append(idle, object)
-		case r.stale(f, now, bucket):
+		default:
+			goes, err := r.goes(ctx, f, l.listed[object], now, bucket)
+			if err != nil {
+				return dropped, err
+			}
+			if !goes {
+				if f.Idle.IsZero() {
+					idle = append(idle, object)
+				}
+				continue
+			}
 			was, err := r.Store.DropFile(ctx, f)
 			if err != nil {
 				return dropped, err
@@ -204,6 +212,18 @@ func (r *Roster) endLook(ctx context.Context, l *look) (dropped int, err error) 
 		return dropped, err
 	}
 	return dropped, r.Store.SetFilesIdle(ctx, idle, now, bucket)
+}
+
+// goes reports whether a file is dropped that nothing needs. One that is gone from the bucket already is: an
+// operator may have restored records of before its drop. No copy can rely on it, and each save would fail.
+func (r *Roster) goes(ctx context.Context, f store.File, listed bool, now, bucket time.Time) (bool, error) {
+	if !f.Idle.IsZero() && r.stale(f, now, bucket) {
+		return true, nil
+	}
+	if !listed || f.Label == "" {
+		return false, nil
+	}
+	return r.Copies.Dropped(ctx, f.Object)
 }
 
 // stale reports whether a file has been idle for its grace period, by both clocks.

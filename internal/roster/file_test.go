@@ -487,6 +487,29 @@ func TestFilesOfCutSave(t *testing.T) {
 	}
 }
 
+// TestFilesOfOldRecords: records of before a drop were restored, so they name an upload that is gone. The first
+// look finds that, and the next copy makes another one.
+func TestFilesOfOldRecords(t *testing.T) {
+	t.Parallel()
+	h := newHarbor(t)
+	s := h.ship("a")
+	h.idle(s, "root")
+	uid := h.add("s")
+	if err := h.bare.Drop(t.Context(), h.upload("root")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.save(t.Context(), uid, "root"); !errors.Is(err, vault.ErrSuperseded) {
+		t.Errorf("a copy relies on what is gone: %v", err)
+	}
+	if n, err := h.r.SweepFiles(t.Context()); n == 0 || err != nil {
+		t.Errorf("the look drops %d, %v", n, err)
+	}
+	if err := s.save(t.Context(), uid, "root"); err != nil {
+		t.Fatal(err)
+	}
+	h.load(uid, "root")
+}
+
 // TestFilesModel does random things with sandboxes, files and looks. Some stop in the middle, or meet
 // others there. After each step, all copies have their files. In the end nothing is left.
 func TestFilesModel(t *testing.T) {

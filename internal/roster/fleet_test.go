@@ -53,10 +53,11 @@ type yard struct {
 // copies is what the bucket has, of which a sweep drops nothing.
 type copies struct{ *planetest.Shelf }
 
-func (copies) List(context.Context) ([]string, error)       { return nil, nil }
-func (copies) Drop(context.Context, string) error           { return nil }
-func (copies) Bytes(context.Context, string) (int64, error) { return 1, nil }
-func (copies) Now(context.Context) (time.Time, error)       { return time.Now(), nil }
+func (copies) List(context.Context) ([]string, error)        { return nil, nil }
+func (copies) Drop(context.Context, string) error            { return nil }
+func (copies) Dropped(context.Context, string) (bool, error) { return false, nil }
+func (copies) Bytes(context.Context, string) (int64, error)  { return 1, nil }
+func (copies) Now(context.Context) (time.Time, error)        { return time.Now(), nil }
 func (copies) Needs(context.Context, string) ([]fleet.FileNeed, error) {
 	return nil, nil
 }

@@ -40,6 +40,8 @@ type Copies interface {
 	// Needs are the files that the newest copy needs, and what a copy needs that may count soon. A copy that is
 	// not there needs none. It is an error if nobody can say it.
 	Needs(ctx context.Context, id string) ([]fleet.FileNeed, error)
+	// Dropped reports whether the bucket knows that something was dropped.
+	Dropped(ctx context.Context, id string) (bool, error)
 	// Bytes is what something takes in the bucket.
 	Bytes(ctx context.Context, id string) (int64, error)
 	// Now is the present by the clock of the bucket.

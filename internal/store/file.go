@@ -113,10 +113,14 @@ func (s *Store) eachFile(ctx context.Context, objects []string, statement string
 	return nil
 }
 
-// DropFile takes note that a file is to be removed, if nothing needed it since Idle. The next copy
+// DropFile takes note that a file is to be removed, if its record still has the same Idle. The next copy
 // that needs it makes another upload.
 func (s *Store) DropFile(ctx context.Context, f File) (bool, error) {
-	res, err := s.write.ExecContext(ctx, `UPDATE bucket_files SET dropped = 1, label = '' WHERE object = $1 AND idle_at = $2 AND dropped = 0`, f.Object, f.Idle.UnixNano())
+	var idle int64
+	if !f.Idle.IsZero() {
+		idle = f.Idle.UnixNano()
+	}
+	res, err := s.write.ExecContext(ctx, `UPDATE bucket_files SET dropped = 1, label = '' WHERE object = $1 AND idle_at = $2 AND dropped = 0`, f.Object, idle)
 	if err != nil {
 		return false, wrap(err, "drop a file of the bucket")
 	}

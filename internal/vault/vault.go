@@ -263,6 +263,15 @@ func (v *Vault) Names(ctx context.Context, id string, key Key) (names []string, 
 	return names, nil
 }
 
+// Dropped reports whether the bucket knows that a sandbox was dropped.
+func (v *Vault) Dropped(ctx context.Context, id string) (bool, error) {
+	if err := checkID(id); err != nil {
+		return false, err
+	}
+	claims, err := v.claims(ctx, id)
+	return len(claims) > 0 && claims[len(claims)-1] == dropped, err
+}
+
 // Bytes is what a sandbox takes in the bucket.
 func (v *Vault) Bytes(ctx context.Context, id string) (sum int64, err error) {
 	if err := checkID(id); err != nil {

@@ -591,6 +591,9 @@ func (*shelf) Claimed(context.Context, string) (uint64, error) { return 0, nil }
 // Needs implements [roster.Copies]: no copy here needs files.
 func (*shelf) Needs(context.Context, string) ([]fleet.FileNeed, error) { return nil, nil }
 
+// Dropped implements [roster.Copies].
+func (*shelf) Dropped(context.Context, string) (bool, error) { return false, nil }
+
 // Bytes implements [roster.Copies].
 func (*shelf) Bytes(context.Context, string) (int64, error) { return 0, nil }
 
