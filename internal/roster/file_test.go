@@ -272,13 +272,11 @@ func (s *ship) begin() {
 }
 
 // write puts a file on the node whose content is its name.
-func (s *ship) write(name string) string {
+func (s *ship) write(name string) {
 	s.h.t.Helper()
-	file := filepath.Join(s.dir, name)
-	if err := os.WriteFile(file, []byte(name), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.dir, name), []byte(name), 0o600); err != nil {
 		s.h.t.Fatal(err)
 	}
-	return file
 }
 
 func (s *ship) CopyOut(_ context.Context, uid string) (string, node.Files, func() error, error) {
