@@ -57,7 +57,7 @@ func (d *Depot) next(ctx context.Context, id string, epoch uint64) vault.Generat
 }
 
 // putVolume saves the file of a volume, which does not change meanwhile. Chunks that the bucket
-// has are not sent: each is read and hashed to find out. owner has the volume, if it is a copy
+// has are not sent: each is read and hashed to find out. The owner has the volume, if it is a copy
 // of what a sandbox has. If another one has it by now, the copy may be older than what was saved.
 func (d *Depot) putVolume(ctx context.Context, id, file, owner string) (h held, err error) {
 	epoch, key, err := d.right(ctx, fleet.VolumeObject(id))
