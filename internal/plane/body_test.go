@@ -198,8 +198,8 @@ func TestNoNameHidesAnother(t *testing.T) {
 		"/drives/{}":     `POST /drives {"metadata":{"name":"NAME"}}`,
 		"/workspaces/{}": `POST /workspaces {"name":"NAME"}`,
 	}
-	joined := []string{"/platform/nodes/tokens"} // of nodes, which nobody makes: see roster.TestRoster
-	values := map[string]bool{}                  // paths that end in a value
+	joined := []string{"/platform/nodes/tokens", "/platform/nodes/settle"} // of nodes, which nobody makes: see roster.TestRoster
+	values := map[string]bool{}                                            // paths that end in a value
 	for _, rt := range plane.Describe().Routes() {
 		path := ""
 		for segment := range strings.SplitSeq(rt.Pattern[1:], "/") {

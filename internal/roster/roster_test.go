@@ -49,6 +49,7 @@ func TestRoster(t *testing.T) {
 		"without an id":       {Incarnation: "1", URL: "x"},
 		"without a process":   {ID: "n1", URL: "x"},
 		"with a path as id":   {ID: "tokens", Incarnation: "1", URL: "x"},
+		"with another path":   {ID: "settle", Incarnation: "1", URL: "x"},
 		"without its address": {ID: "n1", Incarnation: "1"},
 	} {
 		if _, err := r.Join(t.Context(), wrong); doze.Public(err).Kind != doze.Invalid {
