@@ -157,16 +157,16 @@ func (r *Roster) bring(ctx context.Context, l control.Lodger) error {
 			return err
 		}
 		from, put := r.Crew.Of(crew.Machine, o.UID), r.take
-		switch lost, pending, parting := r.unsettled(); {
-		case restored && !parting[o.UID]: // nobody knows who has it
+		switch lost, pending, parting := r.unsettledOf(from, o.UID); {
+		case restored && !parting: // nobody knows who has it
 			return nil
-		case lost[from]:
+		case lost:
 			if stays, err := r.onlyThere(ctx, &o); stays || err != nil {
 				return err
 			}
-		case pending[o.UID]:
+		case pending:
 			from, put = "", r.give // it has its place, at which nobody runs it
-		case parting[o.UID]:
+		case parting:
 			return r.stay(ctx, o.UID)
 		default:
 			return nil // its node came back
@@ -372,6 +372,13 @@ func (r *Roster) unsettled() (lost, pending, parting map[string]bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.gones), maps.Clone(r.pending), maps.Clone(r.parting)
+}
+
+// unsettledOf reports whether a node is among those, and a machine.
+func (r *Roster) unsettledOf(node, machine string) (lost, pending, parting bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.gones[node], r.pending[machine], r.parting[machine]
 }
 
 // settled takes note that nothing of lost nodes is left to do.

@@ -452,7 +452,7 @@ func (r *Roster) take(ctx context.Context, machine, from, to string) (taken bool
 		return false, err
 	}
 	defer release()
-	if lost, _, _ := r.unsettled(); !lost[from] {
+	if lost, _, _ := r.unsettledOf(from, machine); !lost {
 		return false, nil
 	}
 	return r.give(ctx, machine, from, to)
