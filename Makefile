@@ -77,7 +77,7 @@ GOTESTSUM := bin/gotestsum --format pkgname-and-test-fails --hide-summary skippe
 # packages at once, tests of real sandboxes would fail each other. Those of the builder, with
 # their fork bombs, have the machine to themselves. Of the packages outside of test, those of gVisor
 # alone have any: two of the others run at once, since half of their time goes into compilation.
-# Four tests of real sandboxes wait at a time, since most of them wait.
+# Some tests of real sandboxes run at a time, since most of them wait.
 # A slow machine takes twice as long as a quick one, so the limits are generous.
 LONG := ./test/e2e
 ALSO := ./internal/machine/gvisor
@@ -92,7 +92,7 @@ test: room deps-test build bin/gotestsum ## every test; real sandboxes need root
 	$(BUILDER) ../$(GOTESTSUM) --packages ./... -- $(VETTED) -p 1 -timeout 10m
 	$(GOTESTSUM) --packages ./test/attack -- $(MAIN) -timeout 20m
 test-long:
-	$(GOTESTSUM) --packages "$(LONG)" -- $(MAIN) -p 1 -parallel 4 -timeout 40m
+	$(GOTESTSUM) --packages "$(LONG)" -- $(MAIN) -p 1 -parallel 3 -timeout 40m
 	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages ./test/contract -- $(MAIN) -timeout 20m
 	$(GOTESTSUM) --packages "$(ALSO)" -- $(MAIN) -timeout 40m
 test-short:
