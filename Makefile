@@ -75,9 +75,7 @@ deps-test: deps
 GOTESTSUM := bin/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures 12 --rerun-fails-run-root-test
 # Two rows of packages run side by side, and take about the same time. With more than two
 # packages at once, tests of real sandboxes would fail each other. Those of the builder, with
-# their fork bombs, have the machine to themselves. Of the packages outside of test, those of gVisor
-# alone have any: two of the others run at once, since half of their time goes into compilation.
-# Some tests of real sandboxes run at a time, since most of them wait.
+# their fork bombs, have the machine to themselves.
 # A slow machine takes twice as long as a quick one, so the limits are generous.
 LONG := ./test/e2e
 ALSO := ./internal/machine/gvisor
@@ -96,9 +94,8 @@ test-long:
 	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages ./test/contract -- $(MAIN) -timeout 20m
 	$(GOTESTSUM) --packages "$(ALSO)" -- $(MAIN) -timeout 40m
 test-short:
-	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v -e /test/ $(patsubst ./%,-e /%\$$,$(ALSO)))" -- $(MAIN) -p 2 -timeout 30m
-	$(GOTESTSUM) --packages "$$($(GO) list ./test/... | grep -v -e /test/attack $(patsubst ./%,-e /%\$$,$(LONG) $(LAST)))" -- $(MAIN) -p 1 -timeout 30m
-	$(GOTESTSUM) --packages "$(LAST)" -- $(MAIN) -p 1 -parallel 4 -timeout 40m
+	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v -e /test/attack $(patsubst ./%,-e /%\$$,$(LONG) $(ALSO) $(LAST)))" -- $(MAIN) -p 1 -timeout 30m
+	$(GOTESTSUM) --packages "$(LAST)" -- $(MAIN) -p 1 -timeout 40m
 room: ## remove images of earlier tests, and say whether there is room for more on the disk
 	@$(GO) run ./test/room
 
