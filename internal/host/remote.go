@@ -231,7 +231,10 @@ func (r *Remote) Upstream() Upstream {
 func (r *Remote) Services(h *Host, n fleet.NodeInfo) []daemon.Service {
 	r.host = h
 	return []daemon.Service{
-		{Name: "session", Run: func(ctx context.Context) error { return r.session.Run(ctx, n) }},
+		{Name: "session", Run: func(ctx context.Context) error {
+			defer r.quit()
+			return r.session.Run(ctx, n)
+		}},
 		{Name: "addresses", Run: func(ctx context.Context) error {
 			select {
 			case <-r.session.Joined(): // control has told every network
@@ -241,6 +244,15 @@ func (r *Remote) Services(h *Host, n fleet.NodeInfo) []daemon.Service {
 			<-ctx.Done()
 			return nil
 		}},
+	}
+}
+
+// quit has nothing wait for a lease that nobody renews any more. The services that end after the
+// session would wait for what waits for it. The next process finds their machines.
+func (r *Remote) quit() {
+	if r.gate.Closed() {
+		r.host.node.Stop() // first: what fails since then is no failure of a sandbox
+		r.gate.End()
 	}
 }
 

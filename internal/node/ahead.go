@@ -22,6 +22,10 @@ const (
 
 	// aheadTimeout bounds the making of one spare machine.
 	aheadTimeout = 2 * time.Minute
+
+	// aheadEnd bounds the end of all spare machines when the node stops. The next process
+	// ends those that are left.
+	aheadEnd = 10 * time.Second
 )
 
 // machineDir is the directory in Options.Ahead of machines that were started
@@ -95,7 +99,11 @@ func (a *ahead) want(c machine.Config) {
 func (a *ahead) run(ctx context.Context) {
 	idle := time.NewTicker(spareIdle)
 	defer idle.Stop()
-	defer a.shrink(context.WithoutCancel(ctx), 0, time.Time{})
+	defer func() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), aheadEnd)
+		defer cancel()
+		a.shrink(last, 0, time.Time{})
+	}()
 	lately := demand{}
 	for {
 		select {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
+	"github.com/dozehq/doze/internal/machine/fence"
 	"github.com/dozehq/doze/internal/machine/machinetest"
 	"github.com/dozehq/doze/internal/node"
 )
@@ -176,6 +178,59 @@ func TestSpareKilled(t *testing.T) {
 		}
 		if owned != 2 {
 			t.Errorf("%d addresses have an owner among %v", owned, h.leases)
+		}
+	})
+}
+
+// TestStopBehindFence: a node that lost its lease stops at once, with spare machines, and with a
+// wake under way that holds its turn. The next process has all that was there, and ends the spare ones.
+func TestStopBehindFence(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		gate := fence.NewGate()
+		o := h.spare(2)
+		o.Driver = fence.New(h.Fake, gate)
+		p := h.startWith(o)
+		p.create("a")
+		if got := h.machines("a"); len(got) != 2 {
+			t.Fatalf("machines %q, want two spare ones", got)
+		}
+		p.sleep("paused")
+		if err := gate.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		woken := make(chan error, 1)
+		go func() { _, err := p.call(t.Context(), "a", appPort); woken <- err }()
+		synctest.Wait()
+		p.Stop()
+		gate.End()
+		began := time.Now()
+		p.stop()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the node stopped after %s", took)
+		}
+		if err := <-woken; !errors.Is(err, fleet.ErrStopping) {
+			t.Errorf("a request that waited: %v", err)
+		}
+		next := h.startWith(h.spare(0))
+		next.hello("a")
+		if got := h.machines("a"); len(got) != 0 {
+			t.Errorf("machines %q are left", got)
+		}
+	})
+}
+
+// TestSparesHang: spare machines that do not end keep the node from stopping for a while only.
+func TestSparesHang(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		p := h.startWith(h.spare(4))
+		p.create("a")
+		h.Delay(machinetest.OpClose, 8*time.Second)
+		began := time.Now()
+		p.stop()
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("the node stopped after %s", took)
 		}
 	})
 }

@@ -124,7 +124,7 @@ func (n *Node) Run(ctx context.Context) error {
 	reporter.Go(func() { n.reports.run(last, n.Report) })
 
 	<-ctx.Done()
-	n.stop(fleet.ErrStopping)
+	n.Stop()
 	loops.Wait()
 	for _, b := range n.all() {
 		b.hangUp() // it takes mu, after which the box spawns nothing more
@@ -134,6 +134,10 @@ func (n *Node) Run(ctx context.Context) error {
 	reporter.Wait()
 	return nil
 }
+
+// Stop has the node begin nothing more with its sandboxes, and cut short what it is at. It does not
+// wait. The end of Run does the same.
+func (n *Node) Stop() { n.stop(fleet.ErrStopping) }
 
 // box returns the box of a sandbox. Nobody finds a hidden one by its UID.
 func (n *Node) box(uid string) *Box {

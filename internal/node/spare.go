@@ -172,9 +172,9 @@ func (a *ahead) giveUp(ctx context.Context) bool {
 }
 
 // shrink ends the oldest spare machines as long as there are more than n that
-// were made before a time, if one is given.
+// were made before a time, if one is given. It gives up when ctx ends.
 func (a *ahead) shrink(ctx context.Context, n int, before time.Time) {
-	for {
+	for ctx.Err() == nil {
 		a.mu.Lock()
 		if len(a.spares) <= n || !before.IsZero() && !a.spares[0].since.Before(before) {
 			a.mu.Unlock()

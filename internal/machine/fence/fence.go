@@ -2,6 +2,7 @@
 package fence
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"sync"
@@ -17,8 +18,9 @@ var ErrClosed = doze.Errorf(doze.Unavailable, "the node of the sandbox has lost 
 // A Gate is passed by every operation of machines. It is safe for concurrent use.
 type Gate struct {
 	mu      sync.Mutex
-	open    chan struct{} // guarded by mu; closed while operations may begin
+	open    chan struct{} // guarded by mu; closed when those that wait are to look again
 	closed  bool          // guarded by mu
+	ended   bool          // guarded by mu; it neither opens nor closes any more
 	inside  int           // guarded by mu
 	emptied chan struct{} // guarded by mu; closed when nothing is inside, while somebody waits
 }
@@ -39,8 +41,11 @@ func (g *Gate) enter(ctx context.Context) (leave func(), err error) {
 			g.mu.Unlock()
 			return g.leave, nil
 		}
-		open := g.open
+		open, ended := g.open, g.ended
 		g.mu.Unlock()
+		if ended {
+			return nil, cmp.Or(context.Cause(ctx), ErrClosed)
+		}
 		select {
 		case <-open:
 		case <-ctx.Done():
@@ -62,7 +67,7 @@ func (g *Gate) leave() {
 // The end of ctx is an error: some go on, and the gate is closed.
 func (g *Gate) Close(ctx context.Context) error {
 	g.mu.Lock()
-	if !g.closed {
+	if !g.closed && !g.ended {
 		g.closed, g.open = true, make(chan struct{})
 	}
 	if g.inside == 0 {
@@ -86,10 +91,21 @@ func (g *Gate) Close(ctx context.Context) error {
 func (g *Gate) Open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
+	if g.closed && !g.ended {
 		g.closed = false
 		close(g.open)
 	}
+}
+
+// End leaves the gate as it is for ever: nobody is there any more who would open it. Operations
+// that wait for a closed gate, or come to it, fail with ErrClosed. So the end of a process does not wait for them.
+func (g *Gate) End() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed && !g.ended {
+		close(g.open) // those that wait look again
+	}
+	g.ended = true
 }
 
 // Closed reports whether no operation may begin.

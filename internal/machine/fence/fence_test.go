@@ -69,3 +69,47 @@ func TestGate(t *testing.T) {
 		}
 	})
 }
+
+// TestGateEnds: when nobody is there any more who would open a closed gate, what has no end of
+// its own does not wait for it. An open gate stays open.
+func TestGateEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		boot := func(ctx context.Context, g *fence.Gate) error {
+			_, err := fence.New(machinetest.NewFake(), g).Boot(ctx, machine.Config{ID: "a", Dir: filepath.Join(dir, "a"), Root: dir, Memory: 64 << 20})
+			return err
+		}
+		endless := context.WithoutCancel(t.Context())
+		gate := fence.NewGate()
+		if err := gate.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		waiting := make(chan error, 1)
+		go func() { waiting <- boot(endless, gate) }()
+		synctest.Wait()
+		gate.End()
+		gate.End()
+		if err := <-waiting; !errors.Is(err, fence.ErrClosed) {
+			t.Errorf("what waited: %v", err)
+		}
+		if err := boot(endless, gate); !errors.Is(err, fence.ErrClosed) {
+			t.Errorf("what comes later: %v", err)
+		}
+		why := errors.New("the reason")
+		ended, cancel := context.WithCancelCause(t.Context())
+		cancel(why)
+		if err := boot(ended, gate); !errors.Is(err, why) {
+			t.Errorf("what had an end: %v", err)
+		}
+		gate.Open()
+		if !gate.Closed() {
+			t.Error("it opened after its end")
+		}
+		open := fence.NewGate()
+		open.End()
+		if err := boot(endless, open); err != nil {
+			t.Errorf("at an open gate: %v", err)
+		}
+	})
+}
