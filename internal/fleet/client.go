@@ -20,13 +20,14 @@ import (
 // ErrUnreachable is in the error of a call that may, or may not, have reached its
 // node. It says nothing about what the node has: only the node's own word that
 // something is gone may delete a record of it.
-var ErrUnreachable = errors.New("the node is unreachable")
+var ErrUnreachable = errors.New("unreachable")
 
 // A Client is a [Node] of another process. Its errors have the kind, name, message
 // and fields of those of the node, or ErrUnreachable in them.
 type Client struct {
 	base  atomic.Pointer[string]
 	http  *http.Client
+	peer  string // the other role, in errors
 	began time.Time
 	once  sync.Once     // closes known
 	known chan struct{} // closed when there is a base URL
@@ -34,10 +35,16 @@ type Client struct {
 
 var _ Node = (*Client)(nil)
 
+// Peers of clients, in errors.
+const (
+	nodePeer    = "the node of the sandbox"
+	controlPeer = "control"
+)
+
 // NewClient returns a client of the server at a base URL. Without one, nobody is
 // reached until [Client.Reach].
 func NewClient(base string, transport http.RoundTripper) *Client {
-	c := &Client{http: &http.Client{Transport: transport}, began: time.Now(), known: make(chan struct{})}
+	c := &Client{http: &http.Client{Transport: transport}, peer: nodePeer, began: time.Now(), known: make(chan struct{})}
 	c.base.Store(&base)
 	if base != "" {
 		c.Reach(base)
@@ -105,7 +112,7 @@ func (c *Client) send(ctx context.Context, call string, query url.Values, body i
 	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))
 	if err != nil {
-		return unreachable(ctx, call, err)
+		return unreachable(ctx, c.peer, call, err)
 	}
 	if out == nil {
 		return nil
@@ -121,7 +128,7 @@ func (c *Client) send(ctx context.Context, call string, query url.Values, body i
 func (c *Client) open(ctx context.Context, call string, query url.Values, body io.Reader) (*http.Response, error) {
 	to, err := c.at(ctx, Prefix+call+"?"+query.Encode())
 	if err != nil {
-		return nil, unreachable(ctx, call, err)
+		return nil, unreachable(ctx, c.peer, call, err)
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, body) //nolint:gosec // G704: the operator says where nodes are
 	if err != nil {
@@ -130,7 +137,7 @@ func (c *Client) open(ctx context.Context, call string, query url.Values, body i
 	announce(ctx, r)
 	resp, err := c.http.Do(r) //nolint:gosec // G704: as above
 	if err != nil {
-		return nil, unreachable(ctx, call, err)
+		return nil, unreachable(ctx, c.peer, call, err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return resp, nil
@@ -138,24 +145,24 @@ func (c *Client) open(ctx context.Context, call string, query url.Values, body i
 	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))
 	if err != nil {
-		return nil, unreachable(ctx, call, err)
+		return nil, unreachable(ctx, c.peer, call, err)
 	}
-	return nil, failed(resp.StatusCode, raw)
+	return nil, failed(c.peer, resp.StatusCode, raw)
 }
 
 // unreachable is an error of the way. The end of the caller's own context is not.
-func unreachable(ctx context.Context, call string, err error) error {
+func unreachable(ctx context.Context, peer, call string, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return doze.Wrap(errors.Join(ErrUnreachable, fmt.Errorf("%s: %w", call, err)), doze.Unavailable, "the node of the sandbox cannot be reached: try again")
+	return doze.Wrap(errors.Join(ErrUnreachable, fmt.Errorf("%s: %w", call, err)), doze.Unavailable, "%s cannot be reached: try again", peer)
 }
 
-// failed is what a node answered.
-func failed(status int, raw []byte) error {
+// failed is what a peer answered.
+func failed(peer string, status int, raw []byte) error {
 	var f failure
 	if err := json.Unmarshal(raw, &f); err != nil || f.Kind == "" {
-		return doze.Errorf(doze.KindOfStatus(status), "the node answers %d", status)
+		return doze.Errorf(doze.KindOfStatus(status), "%s answers %d", peer, status)
 	}
 	return f.error(doze.KindOfStatus(status))
 }

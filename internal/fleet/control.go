@@ -235,7 +235,14 @@ var _ Control = (*ControlClient)(nil)
 
 // NewControlClient returns a client of control at a base URL.
 func NewControlClient(base string, transport http.RoundTripper) *ControlClient {
-	return &ControlClient{NewClient(base, transport)}
+	return &ControlClient{NewControlCaller(base, transport)}
+}
+
+// NewControlCaller is NewClient for calls that control answers.
+func NewControlCaller(base string, transport http.RoundTripper) *Client {
+	c := NewClient(base, transport)
+	c.peer = controlPeer
+	return c
 }
 
 // Join implements [Control].

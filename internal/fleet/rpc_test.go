@@ -52,6 +52,23 @@ type deaf struct {
 
 func (d deaf) Delete(context.Context, string) error { return d.err }
 
+// TestWhoIsAway: an error says which role cannot be reached, or gave no answer of ours.
+func TestWhoIsAway(t *testing.T) {
+	t.Parallel()
+	away := httptest.NewServer(http.NotFoundHandler())
+	away.Close()
+	strange := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }))
+	defer strange.Close()
+	for base, want := range map[string]string{away.URL: "control cannot be reached: try again", strange.URL: "control answers 502"} {
+		if _, err := NewControlClient(base, nil).Renew(t.Context(), Renewal{}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "node") {
+			t.Errorf("it is %v, want %s", err, want)
+		}
+	}
+	if err := NewClient(away.URL, nil).Delete(t.Context(), "a"); doze.Public(err).Message != "the node of the sandbox cannot be reached: try again" {
+		t.Errorf("a node that is away: %v", err)
+	}
+}
+
 // TestErrorsOverTheWire: what a node returns keeps its kind, name, fields and
 // identity; what the way does is told apart from it.
 func TestErrorsOverTheWire(t *testing.T) {

@@ -139,7 +139,7 @@ func readBuild(ctx context.Context, from io.Reader, emit func(BuildEvent)) (Buil
 	if err == nil {
 		err = io.ErrUnexpectedEOF
 	}
-	return Built{}, unreachable(ctx, buildCall, err)
+	return Built{}, unreachable(ctx, nodePeer, buildCall, err)
 }
 
 // upload is a body that nobody reads any more once Close has returned.
@@ -208,7 +208,7 @@ type download struct {
 func (d *download) Read(p []byte) (int, error) {
 	n, err := d.body.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = unreachable(d.ctx, saveImage, err)
+		err = unreachable(d.ctx, nodePeer, saveImage, err)
 	}
 	return n, err
 }

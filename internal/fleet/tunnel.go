@@ -324,7 +324,7 @@ func (p *Ports) dial(ctx context.Context, client *Client, uid string, port uint1
 	to, err := client.at(ctx, tunnelPath+"?"+query.Encode())
 	if err != nil {
 		cut(err)
-		return nil, unreachable(ctx, "tunnel", err)
+		return nil, unreachable(ctx, nodePeer, "tunnel", err)
 	}
 	r, err := http.NewRequestWithContext(life, http.MethodPost, to, body)
 	if err != nil {
@@ -336,9 +336,9 @@ func (p *Ports) dial(ctx context.Context, client *Client, uid string, port uint1
 	if err == nil && resp.StatusCode != http.StatusOK {
 		raw, _ := io.ReadAll(io.LimitReader(resp.Body, callMax))
 		_ = resp.Body.Close()
-		err = failed(resp.StatusCode, raw)
+		err = failed(nodePeer, resp.StatusCode, raw)
 	} else if err != nil {
-		err = unreachable(ctx, "tunnel", err)
+		err = unreachable(ctx, nodePeer, "tunnel", err)
 	}
 	if open(); err == nil && ctx.Err() != nil {
 		err = context.Cause(ctx)

@@ -68,7 +68,7 @@ func NewClient(o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{o: o, base: base, call: fleet.NewClient(o.URL, o.Transport)}, nil
+	return &Client{o: o, base: base, call: fleet.NewControlCaller(o.URL, o.Transport)}, nil
 }
 
 // API passes calls of the control API on.
