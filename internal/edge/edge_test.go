@@ -1073,6 +1073,7 @@ func TestErrorsOfTheNode(t *testing.T) {
 	}{
 		"unavailable":   {doze.Errorf(doze.Unavailable, "the node is full"), "POST", 503, workloadDisabled, true},
 		"refused":       {doze.Wrap(syscall.ECONNREFUSED, doze.Unavailable, "nothing listens"), "POST", 503, workloadDisabled, true},
+		"its node away": {doze.Wrap(fleet.ErrUnreachable, doze.Unavailable, "its node cannot be reached"), "POST", 503, workloadDisabled, true},
 		"cut, POST":     {doze.Wrap(io.EOF, doze.Unavailable, "it hung up"), "POST", 503, workloadDisabled, false},
 		"cut, GET":      {doze.Wrap(io.EOF, doze.Unavailable, "it hung up"), "GET", 503, workloadDisabled, true},
 		"timeout":       {doze.Errorf(doze.Timeout, "it did not wake"), "POST", 504, workloadTimeout, true},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/httpx"
 )
 
@@ -188,8 +189,8 @@ func classify(r *http.Request, err error) error {
 		case doze.Internal, doze.Invalid, doze.Unauthenticated, doze.Forbidden: // of us, not of the caller
 			return doze.Wrap(err, doze.Internal, "internal error")
 		case doze.Unavailable:
-			if e.Err == nil || errors.Is(err, syscall.ECONNREFUSED) {
-				return err // nothing was sent
+			if e.Err == nil || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fleet.ErrUnreachable) {
+				return err // nothing was sent: a tunnel opens before the request
 			}
 			return broken(r, e.Message, err)
 		default:

@@ -72,7 +72,7 @@ type Dialer interface {
 // caller's own context stays what it is.
 func PortFailure(ctx context.Context, port uint16, err error) error {
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil, errors.Is(err, ErrUnreachable): // it says nothing about the port
 		return err
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return doze.Wrap(err, doze.Unavailable, "nothing listens on port %d: start a server on it", port)
@@ -285,6 +285,9 @@ func (p *Ports) Dial(ctx context.Context, uid string, port uint16) (net.Conn, er
 			return nil, err
 		}
 		if time.Since(began) > wait {
+			if errors.Is(err, ErrUnreachable) {
+				err = doze.Wrap(err, doze.Unavailable, "the node of the sandbox cannot be reached, and another one takes the sandbox when its lease is over: try again")
+			}
 			return nil, err
 		}
 		bounded, cancel := context.WithTimeout(ctx, againWait)

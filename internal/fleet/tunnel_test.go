@@ -13,7 +13,9 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -195,9 +197,40 @@ func TestTunnelErrors(t *testing.T) {
 	}
 	s.released(t)
 	server.Close()
-	if err := ask("a", 80); !errors.Is(err, fleet.ErrUnreachable) {
+	if err := ask("a", 80); !errors.Is(err, fleet.ErrUnreachable) || doze.Public(err).Message != "the node of the sandbox cannot be reached: try again" {
 		t.Errorf("without the node: %v", err)
 	}
+}
+
+// refusing are connections that the host of a node refuses.
+type refusing struct{}
+
+func (refusing) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+}
+
+// TestNodeRefuses: a node that refuses connections is no port on which nobody listens. Where there
+// are several nodes, another one takes the sandbox.
+func TestNodeRefuses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		atlas := fleet.NewAtlas()
+		atlas.SetHome("n")
+		ports := portsOf(fleet.NewClient("https://n", refusing{}))
+		ports.Moves = moves{atlas}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://ignored/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := ports.Transport("a", 8080).RoundTrip(r)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		e := doze.Public(err)
+		if e.Kind != doze.Unavailable || !errors.Is(err, fleet.ErrUnreachable) || !strings.Contains(e.Message, "the node of the sandbox cannot be reached, and another one takes the sandbox") {
+			t.Errorf("it is %v", err)
+		}
+	})
 }
 
 // TestTunnelHalfClose ends one direction first, each in turn.
