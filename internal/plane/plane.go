@@ -93,6 +93,11 @@ func OpenWhenFree(ctx context.Context, s settings.Settings, quotas *quota.Book) 
 		p, err := Open(ctx, s, quotas)
 		taken := errors.Is(err, store.ErrTaken)
 		switch {
+		case taken && !s.Standby:
+			if errors.Is(missing, fs.ErrNotExist) { // the key that Open made is of no use
+				err = errors.Join(err, os.Remove(key))
+			}
+			return nil, doze.Wrap(err, doze.Unavailable, "another dozed uses the database: stop it first, or start this one with --standby, and it takes over when the other one ends")
 		case err == nil || !s.Standby || !taken && doze.Public(err).Kind != doze.Unavailable:
 			return p, err
 		case taken && errors.Is(missing, fs.ErrNotExist):

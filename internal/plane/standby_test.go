@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/instance"
 	"github.com/dozehq/doze/internal/plane"
 	"github.com/dozehq/doze/internal/quota"
@@ -81,6 +82,13 @@ func TestStandby(t *testing.T) { //nolint:paralleltest // it reads the log of th
 	}
 	if _, err := os.Lstat(instance.SealFile(other)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the key that is of no use stays: %v", err)
+	}
+	impatient := settings.Settings{Data: other, Database: database}
+	if _, err := plane.OpenWhenFree(ctx, impatient, quota.New(quota.Options{})); doze.Public(err).Kind != doze.Unavailable || !strings.Contains(err.Error(), "start this one with --standby") {
+		t.Errorf("a control that does not stand by: %v", err)
+	}
+	if _, err := os.Lstat(instance.SealFile(other)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the key of a control that did not begin stays: %v", err)
 	}
 	key, err := os.ReadFile(instance.SealFile(one))
 	if err == nil {
