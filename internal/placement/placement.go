@@ -16,6 +16,8 @@ type Want struct {
 	Image  string         // the reference of its image; empty: none
 	Driver string         // of the checkpoint that it goes on from; empty: any
 	On     string         // the id of the only node that has what it needs, such as a volume; empty: any
+	From   string         // the id of the node that it leaves, and does not go back to; empty: none
+	To     string         // the id of the node that the caller named; empty: any
 	Not    []string       // ids of nodes that refused it
 }
 
@@ -40,6 +42,8 @@ type Reason struct {
 	Closed, Driver, Memory, Disk int  // how many nodes failed for each
 	Refused                      int  // how many were asked, and had no room
 	Away                         bool // the only node that has what it needs is not open
+	Left                         bool // the node that it leaves is there
+	Named                        bool // the node that the caller named is not open
 }
 
 const (
@@ -59,14 +63,17 @@ func Choose(w Want, nodes []Node) (id string, why Reason, ok bool) {
 	for i := range nodes {
 		n := &nodes[i]
 		switch {
-		case w.On != "" && n.ID != w.On:
+		case w.On != "" && n.ID != w.On, w.To != "" && n.ID != w.To:
+			continue
+		case w.From != "" && n.ID == w.From:
+			why.Left = true
 			continue
 		case slices.Contains(w.Not, n.ID):
 			why.Refused++
 			continue
 		case !n.Open:
 			why.Closed++
-			why.Away = w.On != ""
+			why.Away, why.Named = w.On != "", w.To != ""
 			continue
 		case w.Driver != "" && n.Driver != w.Driver:
 			why.Driver++
@@ -109,6 +116,8 @@ func fullness(w Want, n *Node) float64 {
 // String is what the caller of a create hears.
 func (r Reason) String() string {
 	switch {
+	case r.Named:
+		return "the node that was named takes nothing new: uncordon it, or name another one"
 	case r.Away:
 		return "the node that has its volume or snapshot is away or takes nothing new: try again later"
 	case r.Memory+r.Refused > 0:
@@ -117,8 +126,13 @@ func (r Reason) String() string {
 		return "no node has the disk free: remove what is not needed, or add a node"
 	case r.Driver > 0:
 		return "no open node runs sandboxes as the one with the checkpoint does"
+	case r.Closed > 0 && r.Left:
+		return "no other node takes sandboxes now, for all others are cordoned, drain or are lost: uncordon one, or add a node"
 	case r.Closed > 0:
 		return "no node takes new sandboxes now: uncordon one, or add a node"
+	}
+	if r.Left {
+		return "no other node is here: start one that is away, or add one"
 	}
 	return "no node has joined: start a node, or try again in a moment"
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/dozehq/doze"
@@ -48,6 +49,12 @@ func TestChoose(t *testing.T) {
 		"its volume is there":               {placement.Want{On: "half"}, []placement.Node{empty, half}, "half", placement.Reason{}},
 		"its volume is away":                {placement.Want{On: "closed"}, []placement.Node{empty, closed}, "", placement.Reason{Closed: 1, Away: true}},
 		"it refused":                        {placement.Want{Not: []string{"empty"}}, []placement.Node{empty}, "", placement.Reason{Refused: 1}},
+		"not back where it was":             {placement.Want{From: "empty"}, []placement.Node{empty, half}, "half", placement.Reason{}},
+		"it leaves, and no other is open":   {placement.Want{From: "empty"}, []placement.Node{empty, closed}, "", placement.Reason{Closed: 1, Left: true}},
+		"it leaves, and no other is here":   {placement.Want{From: "empty"}, []placement.Node{empty}, "", placement.Reason{Left: true}},
+		"it leaves, and no other has room":  {placement.Want{From: "empty", Memory: 4097}, []placement.Node{empty, half, closed}, "", placement.Reason{Closed: 1, Memory: 1, Left: true}},
+		"the one that was named":            {placement.Want{To: "half"}, []placement.Node{empty, half}, "half", placement.Reason{}},
+		"that one is closed":                {placement.Want{To: "closed", From: "half"}, []placement.Node{empty, half, closed}, "", placement.Reason{Closed: 1, Named: true}},
 		"none":                              {placement.Want{}, nil, "", placement.Reason{}},
 	}
 	for name, test := range tests {
@@ -109,5 +116,23 @@ func BenchmarkChoose(b *testing.B) {
 	nodes := fleetOf(1000, rand.New(rand.NewPCG(1, 2)))
 	for b.Loop() {
 		placement.Choose(placement.Want{Memory: 512, Image: "python"}, nodes)
+	}
+}
+
+// TestReasons: what somebody hears is the reason, and not a lack of memory that others do not have.
+func TestReasons(t *testing.T) {
+	t.Parallel()
+	for want, why := range map[string]placement.Reason{
+		"no node has the memory":                {Memory: 1, Closed: 1, Left: true},
+		"no other node takes sandboxes":         {Closed: 2, Left: true},
+		"no other node is here":                 {Left: true},
+		"no node takes new sandboxes":           {Closed: 1},
+		"the node that was named":               {Closed: 1, Named: true},
+		"the node that has its volume":          {Closed: 1, Away: true},
+		"no node has joined: start a node, or ": {},
+	} {
+		if got := why.String(); !strings.HasPrefix(got, want) {
+			t.Errorf("%+v is %q, want %q", why, got, want)
+		}
 	}
 }

@@ -12,6 +12,9 @@ func (r *Roster) SweepOnce(ctx context.Context, graves map[string]time.Time) (dr
 	return r.sweepOnce(ctx, graves)
 }
 
+// Rescued is what the log says of sandboxes that were to go on elsewhere.
+var Rescued = rescued
+
 // SweepFiles is a look at the files of the bucket from its beginning to its end, as Run has them. It
 // returns how many files are to be dropped. The next SweepOnce drops them.
 func (r *Roster) SweepFiles(ctx context.Context) (dropped int, err error) {

@@ -496,6 +496,13 @@ func TestMove(t *testing.T) {
 		move(409, `{"node":"n9"}`, "n1")
 		y.want(200, "POST", "/platform/nodes/n2/cordon", "")
 		move(503, `{"node":"n2"}`, "n1")
+		y.want(200, "POST", "/platform/nodes/n3/cordon", "")
+		for body, why := range map[string]string{`{}`: "all others are cordoned", `{"node":"n2"}`: "the node that was named takes nothing new"} {
+			if got := y.want(503, "POST", "/sandboxes/a/move", body); !strings.Contains(got, why) {
+				t.Errorf("with the others cordoned, a move to %s says %s", body, got)
+			}
+		}
+		y.want(200, "POST", "/platform/nodes/n3/uncordon", "")
 		move(200, `{}`, "n3")
 		y.nodes["n3"].Set("depart "+machines["a"], doze.Errorf(doze.Conflict, "a stream is open"))
 		move(409, `{}`, "n3")
@@ -504,6 +511,12 @@ func TestMove(t *testing.T) {
 		y.want(200, "POST", "/platform/nodes/n2/uncordon", "")
 		move(200, `{}`, "n2") // n1 refuses it
 		y.want(404, "POST", "/sandboxes/nope/move", `{}`)
+		y.kill("n1")
+		y.kill("n3")
+		planetest.After(over)
+		if got := y.want(503, "POST", "/sandboxes/a/move", `{}`); !strings.Contains(got, "no other node is here") {
+			t.Errorf("with the others away, a move says %s", got)
+		}
 	}, "n1", "n2", "n3")
 }
 

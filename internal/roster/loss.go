@@ -91,7 +91,7 @@ func (r *Roster) abandon(ctx context.Context, id string) ([]doze.NodeLoss, error
 	if n := len(e.begin); n > 0 {
 		return nil, doze.Errorf(doze.Unavailable, "the bucket has %d sandboxes that could not begin on another node yet: the log of control says why; try again then", n)
 	}
-	if _, err := r.Crew.Choose(placement.Want{Not: []string{id}}); err != nil { // or a part would be lost for nothing
+	if _, err := r.Crew.Choose(placement.Want{From: id}); err != nil { // or a part would be lost for nothing
 		return nil, err
 	}
 	var lost []doze.NodeLoss
@@ -225,7 +225,7 @@ func (r *Roster) volumesOn(ctx context.Context, id string, e *estate) error {
 
 // carry gives a volume that the bucket has to another node than one.
 func (r *Roster) carry(ctx context.Context, volume, from string) error {
-	to, err := r.Crew.Choose(placement.Want{Not: []string{from}})
+	to, err := r.Crew.Choose(placement.Want{From: from})
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package roster_test
 
 import (
 	"encoding/json"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet/crew"
 	"github.com/dozehq/doze/internal/plane/planetest"
+	"github.com/dozehq/doze/internal/roster"
 )
 
 // force removes n1 by force, and returns what was lost, as kind and name.
@@ -177,4 +179,16 @@ func TestRemoveFirst(t *testing.T) {
 		planetest.After(ttl)
 		y.want(200, "GET", "/sandboxes/a", "")
 	}, "n1")
+}
+
+// TestRescueIsTold: the log says that sandboxes went to other nodes only if they did.
+func TestRescueIsTold(t *testing.T) {
+	t.Parallel()
+	for failed, want := range []string{"level=INFO msg=\"brought sandboxes", "level=WARN msg=\"some sandboxes", "level=WARN msg=\"no sandbox"} {
+		var log strings.Builder
+		roster.Rescued(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), 2, failed)
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("with %d of 2 it is %s, want %s", failed, log.String(), want)
+		}
+	}
 }

@@ -143,7 +143,7 @@ func (r *Roster) bequeath(ctx context.Context, from string) error {
 		if !has {
 			continue // the store says what the node still has
 		}
-		to, err := r.Crew.Choose(placement.Want{Not: []string{from}})
+		to, err := r.Crew.Choose(placement.Want{From: from})
 		if err != nil {
 			return err
 		}

@@ -57,12 +57,24 @@ func (r *Roster) rescue(ctx context.Context) {
 				return r.bring(ctx, l)
 			})
 			if len(some) > 0 {
-				slog.InfoContext(ctx, "brought sandboxes of lost nodes to others", "sandboxes", len(some), "failed", failed)
+				rescued(ctx, slog.Default(), len(some), failed)
 			}
 			if failed == 0 && len(some) == len(all) {
 				r.settled(lost)
 			}
 		})
+	}
+}
+
+// rescued logs what became of sandboxes that were to go on elsewhere.
+func rescued(ctx context.Context, log *slog.Logger, all, failed int) {
+	switch failed {
+	case 0:
+		log.InfoContext(ctx, "brought sandboxes of lost nodes to others", "sandboxes", all)
+	case all:
+		log.WarnContext(ctx, "no sandbox of lost nodes could go on elsewhere yet: they are tried again", "sandboxes", all)
+	default:
+		log.WarnContext(ctx, "some sandboxes of lost nodes could not go on elsewhere yet: they are tried again", "sandboxes", all, "failed", failed)
 	}
 }
 
@@ -207,7 +219,7 @@ func (r *Roster) give(ctx context.Context, machine, _, to string) (taken bool, e
 // sandbox stays where it is. A node that does not answer may have begun it. The node is asked
 // again, and no other one is until it is lost.
 func (r *Roster) settle(ctx context.Context, o fleet.Order, last control.Use, from, to string, put putter) error {
-	w := placement.Want{Memory: o.Memory, Disk: o.Storage, Image: o.Image, Driver: r.Crew.Driver(r.Crew.Of(crew.Machine, o.UID)), Not: []string{from}, On: to}
+	w := placement.Want{Memory: o.Memory, Disk: o.Storage, Image: o.Image, Driver: r.Crew.Driver(r.Crew.Of(crew.Machine, o.UID)), From: from, To: to}
 	for _, v := range o.Volumes {
 		w.Disk += v.Size
 	}
