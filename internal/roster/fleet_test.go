@@ -493,7 +493,7 @@ func TestMove(t *testing.T) {
 		move(200, `{"node":"n3"}`, "n3")
 		move(200, `{"node":"n3"}`, "n3") // it is there
 		move(200, `{"node":"n1"}`, "n1")
-		move(409, `{"node":"n9"}`, "n1")
+		move(404, `{"node":"n9"}`, "n1")
 		y.want(200, "POST", "/platform/nodes/n2/cordon", "")
 		move(503, `{"node":"n2"}`, "n1")
 		y.want(200, "POST", "/platform/nodes/n3/cordon", "")
@@ -514,6 +514,7 @@ func TestMove(t *testing.T) {
 		y.kill("n1")
 		y.kill("n3")
 		planetest.After(over)
+		move(409, `{"node":"n3"}`, "n2")
 		if got := y.want(503, "POST", "/sandboxes/a/move", `{}`); !strings.Contains(got, "no other node is here") {
 			t.Errorf("with the others away, a move says %s", got)
 		}

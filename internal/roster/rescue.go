@@ -287,13 +287,16 @@ func (r *Roster) pend(machine string, is bool) {
 // Move moves a sandbox that runs or sleeps to another node, or to the one that is named.
 // Requests to it wait meanwhile.
 func (r *Roster) Move(ctx context.Context, l control.Lodger, to string) error {
+	if to != "" && r.member(to) == nil { // not in turn, where what is not found is the sandbox
+		return r.absent(ctx, to)
+	}
 	return r.Control.InTurn(ctx, l, func(ctx context.Context, o fleet.Order, last control.Use) error {
 		from := r.Crew.Of(crew.Machine, o.UID)
 		if from == to {
 			return nil
 		}
 		if to != "" && r.member(to) == nil {
-			return doze.Errorf(doze.Conflict, "the node %s has not joined: doze node ls shows those that have", to)
+			return errAway(to)
 		}
 		r.part(o.UID, true)
 		parting, cancel := context.WithTimeout(ctx, partTime+copyTime)
@@ -320,6 +323,22 @@ func (r *Roster) Move(ctx context.Context, l control.Lodger, to string) error {
 		}
 		return err
 	})
+}
+
+// absent is what a caller hears who named a node that has not joined.
+func (r *Roster) absent(ctx context.Context, node string) error {
+	_, err := r.Store.Node(ctx, node)
+	switch {
+	case doze.Public(err).Kind == doze.NotFound:
+		return doze.Wrap(err, doze.NotFound, "there is no node %.200s: doze node ls shows those that there are", node)
+	case err != nil:
+		return err
+	}
+	return errAway(node)
+}
+
+func errAway(node string) error {
+	return doze.Errorf(doze.Conflict, "the node %s is away: start it, or name another one", node)
 }
 
 // notHere is what a caller hears of an error of a node that a sandbox is to leave. That the
