@@ -102,9 +102,11 @@ const (
 // NodeLoss is something that only a node had which was removed by force. Also, it is something that
 // restored records do not have as it was.
 type NodeLoss struct {
-	Kind      LossKind `json:"kind"`
-	Workspace string   `json:"workspace"`
-	Name      string   `json:"name"`
+	Kind LossKind `json:"kind"`
+	// Workspace is empty if no record names the thing. Name is its id then, and Kind is volume also for
+	// the version of a template.
+	Workspace string `json:"workspace"`
+	Name      string `json:"name"`
 	// Older says that it goes on in an older state, which the bucket has.
 	Older bool `json:"older,omitempty"`
 }

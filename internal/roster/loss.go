@@ -109,7 +109,8 @@ func (r *Roster) abandon(ctx context.Context, id string) ([]doze.NodeLoss, error
 		}
 		slog.WarnContext(ctx, "something was lost with its node", "node", id, "kind", l.Kind, "workspace", l.Workspace, "name", l.Name, "older", l.Older)
 	}
-	return lost, nil
+	strays, err := r.forgetStrays(ctx, id)
+	return append(lost, strays...), err
 }
 
 // evacuate begins sandboxes elsewhere that the bucket has.
@@ -335,7 +336,11 @@ func tell(lost []loss) string {
 		if names[kind] == nil {
 			kinds = append(kinds, kind)
 		}
-		names[kind] = append(names[kind], l.Workspace+"/"+l.Name)
+		name := l.Name
+		if l.Workspace != "" {
+			name = l.Workspace + "/" + name
+		}
+		names[kind] = append(names[kind], name)
 	}
 	var parts []string
 	for _, kind := range kinds {

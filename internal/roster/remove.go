@@ -75,6 +75,9 @@ func (r *Roster) bequeathAll(ctx context.Context, id string, force bool) error {
 	if err := r.bequeath(ctx, id); err != nil {
 		return err
 	}
+	if _, err := r.forgetStrays(ctx, id); err != nil {
+		return err
+	}
 	for _, volume := range e.volumes {
 		if err := r.carry(ctx, volume, id); err != nil {
 			return err

@@ -234,19 +234,30 @@ func (r *Roster) conclude(ctx context.Context, force bool) ([]doze.NodeLoss, err
 			all = append(all, some...)
 		}
 	}
-	if !force && len(all)+len(away) > 0 {
-		return nil, refuseToSettle(all, away)
-	}
-	if err := giveAll(ctx, all); err != nil {
+	strays, err := r.strays(ctx)
+	if err != nil {
 		return nil, err
 	}
+	if !force && len(all)+len(strays)+len(away) > 0 {
+		return nil, refuseToSettle(append(all, strays...), away)
+	}
+	for _, some := range [][]loss{all, strays} { // a sandbox ends before its disks go
+		if err := giveAll(ctx, some); err != nil {
+			return nil, err
+		}
+	}
 	var lost []doze.NodeLoss
-	for _, l := range all {
+	for _, l := range append(all, strays...) {
 		slog.WarnContext(ctx, "something was lost with restored records", "kind", l.Kind, "workspace", l.Workspace, "name", l.Name, "older", l.Older)
 		lost = append(lost, l.NodeLoss)
 	}
 	if err := r.sweepPlaces(ctx); err != nil { // of what is on nodes that are away
 		return nil, err
+	}
+	for _, id := range away {
+		if _, err := r.forgetStrays(ctx, id); err != nil {
+			return nil, err
+		}
 	}
 	if err := r.Store.EndRestored(ctx); err != nil {
 		return nil, err

@@ -331,3 +331,82 @@ func TestRestoredNodes(t *testing.T) {
 		}
 	}, "n1", "n2")
 }
+
+// TestRestoredStrays: disks and snapshots that were made after the backup are named, and go when the records
+// are settled. So their node can be removed.
+func TestRestoredStrays(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		_, kept := y.withVolume("a")
+		y.make("n1", "b")
+		file := y.save()
+		_, late := y.withVolume("late")
+		y.want(http.StatusOK, "DELETE", "/sandboxes/late", "")
+		y.want(http.StatusOK, "POST", "/sandboxes/b/snapshots", `{"name":"after"}`)
+		snapshots, err := y.nodes["n1"].Snapshots(t.Context())
+		if err != nil || len(snapshots) != 1 {
+			t.Fatalf("the node has the snapshots %v, %v", snapshots, err)
+		}
+		snapshot := slices.Collect(maps.Keys(snapshots))[0]
+		y.restore(file)
+		y.rejoin("n1")
+		y.rejoin("n2")
+		got := y.want(http.StatusConflict, "POST", "/platform/nodes/settle", "")
+		if !strings.Contains(got, "volume: 1 ("+late+")") || !strings.Contains(got, "snapshot: 1 ("+snapshot+")") {
+			t.Errorf("it is refused with %s", got)
+		}
+		if _, there := y.content("n1", late); !there {
+			t.Error("a settlement that was refused removed a disk")
+		}
+		got = y.want(http.StatusOK, "POST", "/platform/nodes/settle?force=true", "")
+		if !strings.Contains(got, late) || !strings.Contains(got, snapshot) || !strings.Contains(got, `"total":2`) {
+			t.Errorf("it says %s", got)
+		}
+		_, there := y.content("n1", late)
+		if snapshots, err := y.nodes["n1"].Snapshots(t.Context()); there || len(snapshots) > 0 || err != nil {
+			t.Errorf("the node still has the disk: %t, the snapshots %v, %v", there, snapshots, err)
+		}
+		if _, there := y.content("n1", kept); !there {
+			t.Error("a disk on record is gone")
+		}
+		for _, p := range y.crew.On("n1") {
+			if p.ID == late || p.ID == snapshot {
+				t.Errorf("there is a place of the %s %s", p.Kind, p.ID)
+			}
+		}
+		y.move("a", "n2")
+		y.move("b", "n2")
+		planetest.After(over)
+		y.kill("n1")
+		planetest.After(over)
+		y.want(http.StatusOK, "DELETE", "/platform/nodes/n1", "")
+	}, "n1", "n2")
+}
+
+// TestRemoveStrays: places that no record names keep no node. If the node is removed by force, they are
+// named.
+func TestRemoveStrays(t *testing.T) {
+	t.Parallel()
+	inYard(t, func(y *yard) {
+		t := y.t
+		y.kill("n2")
+		planetest.After(over)
+		for _, force := range []bool{false, true} {
+			y.join("n2")
+			planetest.After(ttl)
+			if err := y.crew.Found(t.Context(), crew.Volume, "stray", "n2", 7); err != nil {
+				t.Fatal(err)
+			}
+			y.kill("n2")
+			planetest.After(over)
+			path := "/platform/nodes/n2"
+			if force {
+				path += "?force=true"
+			}
+			if got := y.want(http.StatusOK, "DELETE", path, ""); strings.Contains(got, `"name":"stray"`) != force {
+				t.Errorf("by force %t, it says %s", force, got)
+			}
+		}
+	}, "n1", "n2")
+}
