@@ -3,6 +3,7 @@ package backup_test
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"flag"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"github.com/dozehq/doze/internal/seal"
 	"github.com/dozehq/doze/internal/settings"
 	"github.com/dozehq/doze/internal/store"
+	"github.com/dozehq/doze/internal/testkit/postgres"
 )
 
 // killedVar names the backup that a process of [TestKilled] restores, and killedDir where.
@@ -225,6 +227,77 @@ func TestKilled(t *testing.T) {
 	}
 	if err := restore(t.Context(), file, to); err == nil || !strings.Contains(err.Error(), "is not empty") || !exists(other) {
 		t.Errorf("where somebody has something: %v", err)
+	}
+}
+
+// TestRestoreAfterOthers: files that a dozed locked and left do not keep a restore from a directory. One that
+// serves it does.
+func TestRestoreAfterOthers(t *testing.T) {
+	t.Parallel()
+	dir, files := control(t)
+	file, to := save(t, dir), t.TempDir()
+	unlock, err := instance.LockRole(string(mtls.Control), to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := restore(t.Context(), file, to); err == nil || !strings.Contains(err.Error(), "another dozed serves") {
+		t.Errorf("while a control runs: %v", err)
+	}
+	unlock()
+	unlock, err = instance.LockRole(string(mtls.Control), to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	if !exists(filepath.Join(to, "lock.control")) {
+		t.Error("a control left no lock")
+	}
+	if err := restore(t.Context(), file, to); err != nil {
+		t.Fatal(err)
+	}
+	whole(t, to, files)
+}
+
+// TestRestoreOnOthers: a restore into a database with other records fails, and leaves nothing in the
+// directory. Into an empty one, it says how to start what it restored.
+func TestRestoreOnOthers(t *testing.T) {
+	t.Parallel()
+	dir, _ := control(t)
+	file, s := save(t, dir), at(filepath.Join(t.TempDir(), "restored"))
+	s.Database, s.DatabaseFile = postgres.Database(t), "/etc/doze.database"
+	said := new(bytes.Buffer)
+	into := func() error {
+		return (&backup.Restore{From: file, Err: said}).Do(t.Context(), s)
+	}
+	if err := into(); err != nil || !strings.Contains(said.String(), "next: dozed control --data "+s.Data+" --database-file /etc/doze.database\n") {
+		t.Errorf("it says %s, %v", said, err)
+	}
+	s.Data += ".again"
+	if err := into(); err == nil || !strings.Contains(err.Error(), "name an empty database") || exists(s.Data) {
+		t.Errorf("with other records: %v; the directory is there: %t", err, exists(s.Data))
+	}
+}
+
+// TestRestoreThatFailsLate: what was put into its place is removed when the rest cannot be.
+func TestRestoreThatFailsLate(t *testing.T) {
+	t.Parallel()
+	dir, _ := control(t)
+	s := at(filepath.Join(t.TempDir(), "restored"))
+	s.Database = postgres.Database(t)
+	if _, err := (store.Copying{From: instance.DatabaseFile(dir), To: s.Database, Dry: true}).Do(t.Context()); err != nil { // it has the tables now
+		t.Fatal(err)
+	}
+	db, err := sql.Open("pgx", s.Database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = db.ExecContext(t.Context(), `ALTER TABLE nodes ADD CONSTRAINT none CHECK (id = '')`)
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	err = (&backup.Restore{From: save(t, dir), Quiet: true, Err: os.Stderr}).Do(t.Context(), s)
+	if err == nil || !strings.Contains(err.Error(), "none") || exists(s.Data) {
+		t.Errorf("where a row is refused: %v; the directory is there: %t", err, exists(s.Data))
 	}
 }
 

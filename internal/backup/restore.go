@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -90,7 +91,9 @@ func (r *Restore) Do(ctx context.Context, s settings.Settings) (err error) {
 		if err = errors.Join(err, os.RemoveAll(stage)); err == nil {
 			return
 		}
-		_ = os.Remove(instance.LockFile(s.Data))
+		for _, name := range instance.LockFiles() {
+			_ = os.Remove(filepath.Join(s.Data, name)) // it may not be there
+		}
 		if fresh {
 			_ = os.Remove(s.Data) // not if something is in it
 		}
@@ -115,9 +118,16 @@ func (r *Restore) Do(ctx context.Context, s settings.Settings) (err error) {
 			return err
 		}
 	}
+	if err := p.vacant(ctx); err != nil {
+		return err
+	}
 	begun = true
 	if err := p.place(ctx); err != nil {
-		return fmt.Errorf("%w: the next attempt removes what is in %s", err, s.Data)
+		if left := sweep(s.Data); left != nil {
+			return fmt.Errorf("%w: the next attempt removes what is in %s: %w", err, s.Data, left)
+		}
+		begun = false
+		return err
 	}
 	if err := errors.Join(os.Remove(mark), durable.Sync(stage)); err != nil {
 		return err
@@ -143,7 +153,7 @@ func empty(dir string) (fresh bool, err error) {
 		if e.Name() == instance.RestoreDir && !exists(filepath.Join(dir, e.Name())) {
 			continue
 		}
-		if e.Name() != foreign && e.Name() != filepath.Base(instance.LockFile(dir)) {
+		if e.Name() != foreign && !slices.Contains(instance.LockFiles(), e.Name()) { // who holds one is found later
 			return false, doze.Errorf(doze.Conflict, "%s is not empty: restore into a new directory, or move it away first", dir)
 		}
 	}
@@ -162,7 +172,7 @@ func sweep(dir string) error {
 	}
 	for _, e := range entries {
 		switch e.Name() {
-		case foreign, filepath.Base(instance.LockFile(dir)), instance.RestoreDir:
+		case foreign, filepath.Base(instance.LockFile(dir)), instance.RestoreDir: // the lock is held
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
@@ -229,7 +239,14 @@ func (r *Restore) tell(s settings.Settings, m Manifest) {
 	if file := filepath.Join(s.Data, instance.RestoredConfig); exists(file) {
 		r.say("the configuration that it had is in %s: give it to dozed %s with --config, once its addresses and directories are right for this host", file, role)
 	}
-	r.say("next: dozed %s --data %s", role, s.Data)
+	database := ""
+	switch {
+	case s.DatabaseFile != "":
+		database = " --database-file " + s.DatabaseFile
+	case s.Database != "": // its address may have a password
+		database = ", with its --database or --database-file"
+	}
+	r.say("next: dozed %s --data %s%s", role, s.Data, database)
 }
 
 func exists(file string) bool {
@@ -340,6 +357,15 @@ func (p placing) place(ctx context.Context) error {
 		return err
 	}
 	return durable.Sync(s.Data)
+}
+
+// vacant is a Conflict if the database has records already, other than those that are restored.
+func (p placing) vacant(ctx context.Context) error {
+	if p.settings.Database == "" {
+		return nil
+	}
+	_, err := store.Copying{From: filepath.Join(p.stage, recordsName), To: p.settings.Database, Alone: true, Dry: true}.Do(ctx)
+	return err
 }
 
 // images adds the images to the directory of images, which other dozeds may share: one

@@ -215,6 +215,15 @@ func CutShort(data string) error {
 // LockFile is what the process that serves a data directory locks.
 func LockFile(data string) string { return filepath.Join(data, lockFile) }
 
+// LockFiles are the names of all files that processes lock in a data directory. They have nothing.
+func LockFiles() []string {
+	names := []string{lockFile}
+	for _, r := range mtls.Roles {
+		names = append(names, lockFile+"."+string(r))
+	}
+	return names
+}
+
 // DatabaseFile is where the records are if they are in a file.
 func DatabaseFile(data string) string { return filepath.Join(data, databaseFile) }
 

@@ -42,6 +42,8 @@ type Copying struct {
 	// Alone says that nobody else may use From meanwhile: it is Unavailable if a dozed
 	// does. Otherwise the copy is one moment of a database that is in use.
 	Alone bool
+	// Dry has Do write no record. It fails where it would find other records at To.
+	Dry bool
 	// Copied hears of each table that was copied. It may be nil.
 	Copied func(Sum)
 }
@@ -84,6 +86,9 @@ func (c Copying) Do(ctx context.Context) (sums []Sum, err error) {
 	}
 	if there, err := to.filled(ctx, tables); err != nil || there {
 		return c.again(ctx, read, to, tables, err)
+	}
+	if c.Dry {
+		return nil, nil
 	}
 	write, err := to.write.BeginTx(ctx, nil)
 	if err != nil {
