@@ -78,7 +78,7 @@ func (f Files) Print(w io.Writer) {
 			fmt.Fprintln(w, "   ", file)
 		}
 	}
-	fmt.Fprintln(w, authorityKey+" makes more certificates. Keep it from all roles.")
+	fmt.Fprintln(w, authorityKey+" makes more certificates. Keep it on the host of control alone.")
 }
 
 // Make makes the authority in a directory, if there is none, and a certificate of it
