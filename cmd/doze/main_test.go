@@ -95,6 +95,9 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, `{"id":"s","name":"s"}`)
 	case r.URL.Path == "/v0/platform/nodes/n1" && r.FormValue("force") == "true":
 		io.WriteString(w, `{"total":3,"lost":[{"kind":"sandbox","workspace":"w","name":"web"},{"kind":"volume","workspace":"w","name":"data","older":true}]}`)
+	case r.URL.Path == "/v0/platform/nodes/n3":
+		w.WriteHeader(http.StatusConflict)
+		io.WriteString(w, `{"error":"conflict","code":409,"message":"the node has a lease"}`)
 	case r.URL.Path == "/v0/platform/nodes/settle" && r.FormValue("force") == "true":
 		io.WriteString(w, `{"total":1,"lost":[{"kind":"sandbox","workspace":"w","name":"late"}]}`)
 	case r.URL.Path == "/v0/platform/nodes/settle":
@@ -215,6 +218,9 @@ func TestCommands(t *testing.T) {
 			[]string{"DELETE /v0/platform/nodes/n1?force=true", "DELETE /v0/platform/nodes/n2?force=true"},
 		},
 		"node rm, nothing was lost": {"node|rm|n2|--force", 0, "n2\n", "nothing was lost\n", []string{"DELETE /v0/platform/nodes/n2?force=true"}},
+		"node rm, not removed": {
+			"node|rm|n3|--force", 4, "", "doze: n3: the node has a lease\n", []string{"DELETE /v0/platform/nodes/n3?force=true"},
+		},
 		"node ls, of restored records": {
 			"node|ls", 0, "NODE  STATE  HERE  SANDBOXES  AWAKE  MEMORY  RESERVED  HEARD OF  VERSION  UNRECORDED\n" +
 				"n1    ready  yes   2          0      0       0         -         1        1\nn2    ready  no    0          0      0       0         -         1        0\n", "",

@@ -163,7 +163,7 @@ elsewhere. What only the node had is lost, and printed.`,
 				}
 				return err
 			})
-			if force {
+			if force && (err == nil || len(all) > 0) {
 				err = errors.Join(err, a.showLosses(all))
 			}
 			return err
