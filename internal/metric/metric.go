@@ -275,6 +275,7 @@ type Nodes struct {
 	Losses           uint64
 	Rescues, Moves   map[string]uint64 // sandboxes, by result
 	Files, FileBytes uint64            // that were dropped from the bucket
+	Restored         bool              // the records were restored, and nobody has settled them
 }
 
 // gauges are none where there is no fleet.
@@ -292,8 +293,13 @@ func (n Nodes) gauges() []prometheus.Collector {
 	files.Add(float64(n.Files))
 	bytes := prometheus.NewCounter(prometheus.CounterOpts{Name: "doze_bucket_files_dropped_bytes_total", Help: "What these took there."})
 	bytes.Add(float64(n.FileBytes))
+	restored := int64(0)
+	if n.Restored {
+		restored = 1
+	}
 	return []prometheus.Collector{
 		states, losses, files, bytes,
+		gauge("doze_records_restored", "1 while the records were restored, and doze node settle is outstanding.", restored),
 		gauge("doze_nodes_memory_bytes", "Memory that sandboxes can have on all nodes that are here.", n.Memory),
 		gauge("doze_nodes_reserved_bytes", "Of this memory, what awake sandboxes may use.", n.Reserved),
 		counts("doze_rescues_total", "Sandboxes of lost nodes, by what became of them: resumed elsewhere, or failed.", "result", n.Rescues),

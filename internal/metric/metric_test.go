@@ -45,7 +45,7 @@ func TestMetrics(t *testing.T) {
 		Packets: metric.Packets{Refused: map[string]uint64{"tcp": 3, "udp": 0}, Passed: map[string]uint64{"udp": 5}},
 		Disk:    metric.Disk{Kinds: map[string]int64{"image": 9, "volume": 0}, Free: 70, Reserve: 5, Reserved: 40},
 		Drops:   map[string]uint64{"full": 8},
-		Nodes:   metric.Nodes{States: map[string]int64{"ready": 2, "lost": 1}, Memory: 12, Reserved: 13, Losses: 14, Rescues: map[string]uint64{"resumed": 15}, Moves: map[string]uint64{"stayed": 16}, Files: 17, FileBytes: 18},
+		Nodes:   metric.Nodes{States: map[string]int64{"ready": 2, "lost": 1}, Memory: 12, Reserved: 13, Losses: 14, Rescues: map[string]uint64{"resumed": 15}, Moves: map[string]uint64{"stayed": 16}, Files: 17, FileBytes: 18, Restored: true},
 		Front:   metric.Front{Open: 7, Refused: map[string]uint64{"source": 2}, Requests: map[string]uint64{"rate": 0}, Certificates: map[string]time.Time{"file": time.Unix(1e9, 0)}},
 	})
 	for _, line := range []string{
@@ -71,6 +71,7 @@ func TestMetrics(t *testing.T) {
 		`doze_rescues_total{result="resumed"} 15`,
 		`doze_moves_total{result="stayed"} 16`,
 		"doze_bucket_files_dropped_total 17",
+		"doze_records_restored 1",
 		"doze_bucket_files_dropped_bytes_total 18",
 		"doze_compressed_memory_max_bytes 66",
 		"doze_memory_limit_bytes 33",

@@ -2,6 +2,7 @@ package roster
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 
@@ -32,6 +33,8 @@ type tally struct {
 func (r *Roster) Census(ctx context.Context) metric.Nodes {
 	const megabyte = 1 << 20
 	all, err := r.List(ctx)
+	restored, unread := r.Store.Restored(ctx)
+	err = errors.Join(err, unread)
 	if err != nil {
 		slog.WarnContext(ctx, "the metrics of nodes are missing", "err", err)
 		return metric.Nodes{}
@@ -39,8 +42,9 @@ func (r *Roster) Census(ctx context.Context) metric.Nodes {
 	c := metric.Nodes{
 		States: map[string]int64{string(doze.NodeReady): 0, string(doze.NodeCordoned): 0, string(doze.NodeDraining): 0, string(doze.NodeLost): 0, Away: 0},
 		Losses: r.tally.losses.Load(), Rescues: map[string]uint64{Resumed: r.tally.resumed.Load(), Failed: r.tally.failed.Load()},
-		Moves: map[string]uint64{Moved: r.tally.moved.Load(), Stayed: r.tally.stayed.Load()},
-		Files: r.tally.files.Load(), FileBytes: r.tally.fileBytes.Load(),
+		Moves:    map[string]uint64{Moved: r.tally.moved.Load(), Stayed: r.tally.stayed.Load()},
+		Restored: restored,
+		Files:    r.tally.files.Load(), FileBytes: r.tally.fileBytes.Load(),
 	}
 	for _, n := range all {
 		switch {

@@ -726,6 +726,11 @@ func (r *Roster) Run(ctx context.Context) error {
 	if err := r.expect(ctx); err != nil {
 		return err
 	}
+	if restored, err := r.Store.Restored(ctx); err != nil {
+		return err
+	} else if restored {
+		slog.WarnContext(ctx, "the records were restored, and nobody has settled them: nothing expires, and sandboxes of lost nodes wait. When all nodes are here, run doze node settle")
+	}
 	var rescues sync.WaitGroup
 	defer rescues.Wait()
 	ctx, stop := context.WithCancel(ctx) // they end also if the records are another control's
