@@ -3,6 +3,7 @@ package roster
 import (
 	"cmp"
 	"context"
+	"time"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/fleet"
@@ -31,7 +32,7 @@ func (r *Roster) remove(ctx context.Context, id string, force bool) (lost []doze
 		}
 	}
 	if r.member(id) != nil {
-		return nil, doze.Errorf(doze.Conflict, "the node runs: drain it, and stop it first")
+		return nil, r.refuseRunning(id)
 	}
 	if _, err := r.Store.Node(ctx, id); err != nil {
 		return nil, err
@@ -60,6 +61,20 @@ func (r *Roster) remove(ctx context.Context, id string, force bool) (lost []doze
 		r.Removed(id)
 	}
 	return lost, nil
+}
+
+// refuseRunning is a Conflict for a node that has joined. One with a lease that was stopped just now
+// counts as such until the lease is over.
+func (r *Roster) refuseRunning(id string) error {
+	const text = "the node runs: drain it, and stop it first"
+	r.mu.Lock()
+	leased := r.leased[id]
+	r.mu.Unlock()
+	if !leased {
+		return doze.Errorf(doze.Conflict, text)
+	}
+	left := r.TTL - time.Since(r.book.RenewedAt(id))
+	return doze.Errorf(doze.Conflict, text+". If it was stopped a moment ago, it can be removed when its lease is over, within %d seconds", int(max(0, left)/time.Second)+1)
 }
 
 // bequeathAll gives what the bucket has as it is to other nodes. It is a Conflict if there is more. By
