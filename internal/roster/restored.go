@@ -3,6 +3,7 @@ package roster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -33,7 +34,7 @@ var (
 	// errRestored is for what needs records that count.
 	errRestored = doze.Errorf(doze.Conflict, "the records were restored, and are older than the nodes: when all nodes are here, doze node settle has the records count again")
 	// errNotRestored is for a settlement that nobody needs.
-	errNotRestored = doze.Errorf(doze.Conflict, "the records count already")
+	errNotRestored = doze.Errorf(doze.Conflict, "nothing is to be settled: the records were not restored, or were settled already")
 	// errNotHere is for a sandbox that is neither on its node nor in the bucket.
 	errNotHere = doze.Errorf(doze.NotFound, "the records were restored from a backup. After that was made, the sandbox was deleted or went to a node that did not come back, and there is no copy of it")
 )
@@ -224,30 +225,35 @@ func (r *Roster) conclude(ctx context.Context, force bool) ([]doze.NodeLoss, err
 	if err != nil {
 		return nil, err
 	}
-	var all []loss
+	var unnamed, missing []loss
 	for _, m := range r.Crew.Members() {
-		for _, look := range []func(context.Context, crew.Member) ([]loss, error){r.unnamed, r.vanished, r.outdated} {
-			some, err := look(ctx, m)
-			if err != nil {
+		some, err := r.unnamed(ctx, m)
+		if err != nil {
+			return nil, err
+		}
+		unnamed = append(unnamed, some...)
+		for _, look := range []func(context.Context, crew.Member) ([]loss, error){r.vanished, r.outdated} {
+			if some, err = look(ctx, m); err != nil {
 				return nil, err
 			}
-			all = append(all, some...)
+			missing = append(missing, some...)
 		}
 	}
 	strays, err := r.strays(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if !force && len(all)+len(strays)+len(away) > 0 {
-		return nil, refuseToSettle(append(all, strays...), away)
+	all := slices.Concat(unnamed, missing, strays)
+	if !force && len(all)+len(away) > 0 {
+		return nil, refuseToSettle(slices.Concat(unnamed, strays), missing, away)
 	}
-	for _, some := range [][]loss{all, strays} { // a sandbox ends before its disks go
+	for _, some := range [][]loss{unnamed, missing, strays} { // a sandbox ends before its disks go
 		if err := giveAll(ctx, some); err != nil {
 			return nil, err
 		}
 	}
 	var lost []doze.NodeLoss
-	for _, l := range append(all, strays...) {
+	for _, l := range all {
 		slog.WarnContext(ctx, "something was lost with restored records", "kind", l.Kind, "workspace", l.Workspace, "name", l.Name, "older", l.Older)
 		lost = append(lost, l.NodeLoss)
 	}
@@ -393,14 +399,41 @@ func (r *Roster) outdated(ctx context.Context, m crew.Member) (all []loss, err e
 	return all, nil
 }
 
-// refuseToSettle is a Conflict that names what would be lost.
-func refuseToSettle(all []loss, away []string) error {
+// refuseToSettle is a Conflict that names what would be lost, by what becomes of it. No record names
+// the first ones. The records have the second ones where they are not.
+func refuseToSettle(unnamed, missing []loss, away []string) error {
 	var parts []string
-	if len(all) > 0 {
-		parts = append(parts, "what is not on record, or not where the records have it, is "+tell(all))
+	add := func(what, names string) { parts = append(parts, what+": "+names) }
+	if len(unnamed) > 0 {
+		add("No record names these, and they end", tell(unnamed))
 	}
-	if len(away) > 0 {
-		parts = append(parts, "these nodes have not joined: "+strings.Join(away[:min(len(away), namesMost)], ", "))
+	older, nowhere := split(missing)
+	if len(older) > 0 {
+		add("These are not on their node, and go on from the bucket", tell(older))
 	}
-	return doze.Wrap(errors.Join(errRestored), doze.Conflict, "%s; with doze node settle --force the first ends, older things go on from the bucket, and what such nodes got since is lost", strings.Join(parts, "; "))
+	if len(nowhere) > 0 {
+		add("These are neither on their node nor in the bucket, and fail", tell(nowhere))
+	}
+	wait := ""
+	if n := len(away); n > 0 {
+		names := strings.Join(away[:min(n, namesMost)], ", ")
+		if n > namesMost {
+			names += fmt.Sprintf(" and %d more", n-namesMost)
+		}
+		add("These nodes have not joined, and what they got after the backup is lost", names)
+		wait = "Wait for these nodes. "
+	}
+	return doze.Errorf(doze.Conflict, "the records were restored, and are older than the nodes. %s. %sdoze node settle --force does all of that", strings.Join(parts, ". "), wait)
+}
+
+// split divides losses by whether the bucket has an older state.
+func split(all []loss) (older, nowhere []loss) {
+	for _, l := range all {
+		if l.Older {
+			older = append(older, l)
+		} else {
+			nowhere = append(nowhere, l)
+		}
+	}
+	return older, nowhere
 }

@@ -110,8 +110,12 @@ func TestRestored(t *testing.T) {
 		if claim, err := y.r.Claim(t.Context(), "n2", late["late"]); err != nil || claim.Epoch < 2 {
 			t.Errorf("what is not on record gets the claim %+v, %v", claim, err)
 		}
-		if got := y.want(http.StatusConflict, "POST", "/platform/nodes/settle", ""); !strings.Contains(got, "main/late") {
+		got := y.want(http.StatusConflict, "POST", "/platform/nodes/settle", "")
+		if !strings.Contains(got, "No record names these, and they end: sandbox: 1 (main/late). doze node settle --force") {
 			t.Errorf("it is refused with %s", got)
+		}
+		if !y.r.Census(t.Context()).Restored {
+			t.Error("no metric says that the records are to be settled")
 		}
 		if !y.nodes["n2"].Has()[late["late"]] {
 			t.Error("a settlement that was refused ended a sandbox")
@@ -126,7 +130,10 @@ func TestRestored(t *testing.T) {
 		if diff := cmp.Diff(want, y.at(machines)); diff != "" {
 			t.Errorf("after the settlement, sandboxes are elsewhere (-want +got):\n%s", diff)
 		}
-		y.want(http.StatusConflict, "POST", "/platform/nodes/settle?force=true", "")
+		got = y.want(http.StatusConflict, "POST", "/platform/nodes/settle?force=true", "")
+		if !strings.Contains(got, "nothing is to be settled") || y.r.Census(t.Context()).Restored {
+			t.Errorf("the second settlement says %s", got)
+		}
 	}, "n1", "n2")
 }
 
@@ -249,7 +256,7 @@ func TestRestoredTakesNothing(t *testing.T) {
 		}
 		y.want(http.StatusConflict, "DELETE", "/platform/nodes/n2?force=true", "")
 		got := y.want(http.StatusConflict, "POST", "/platform/nodes/settle", "")
-		if !strings.Contains(got, "n2") || !strings.Contains(got, "older sandbox: 1 (main/copied)") || !strings.Contains(got, "sandbox: 1 (main/fresh)") {
+		if !strings.Contains(got, "lost: n2. Wait") || !strings.Contains(got, "bucket: older sandbox: 1 (main/copied)") || !strings.Contains(got, "fail: sandbox: 1 (main/fresh)") || strings.Contains(got, "No record") {
 			t.Errorf("it is refused with %s", got)
 		}
 		y.want(http.StatusOK, "POST", "/platform/nodes/settle?force=true", "")
@@ -379,6 +386,10 @@ func TestRestoredStrays(t *testing.T) {
 		y.move("b", "n2")
 		planetest.After(over)
 		y.kill("n1")
+		planetest.After(3 * time.Second)
+		if got := y.want(http.StatusConflict, "DELETE", "/platform/nodes/n1", ""); !strings.Contains(got, "its lease is over, within ") || strings.Contains(got, "within 1 ") {
+			t.Errorf("a node that was stopped a moment ago: %s", got)
+		}
 		planetest.After(over)
 		y.want(http.StatusOK, "DELETE", "/platform/nodes/n1", "")
 	}, "n1", "n2")
