@@ -118,7 +118,7 @@ func (r *Restore) Do(ctx context.Context, s settings.Settings) (err error) {
 			return err
 		}
 	}
-	if err := p.vacant(ctx); err != nil {
+	if err := p.checkDatabase(ctx); err != nil {
 		return err
 	}
 	begun = true
@@ -359,8 +359,8 @@ func (p placing) place(ctx context.Context) error {
 	return durable.Sync(s.Data)
 }
 
-// vacant is a Conflict if the database has records already, other than those that are restored.
-func (p placing) vacant(ctx context.Context) error {
+// checkDatabase is a Conflict if the database has records already, other than those that are restored.
+func (p placing) checkDatabase(ctx context.Context) error {
 	if p.settings.Database == "" {
 		return nil
 	}
