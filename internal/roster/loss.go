@@ -109,8 +109,8 @@ func (r *Roster) abandon(ctx context.Context, id string) ([]doze.NodeLoss, error
 		}
 		slog.WarnContext(ctx, "something was lost with its node", "node", id, "kind", l.Kind, "workspace", l.Workspace, "name", l.Name, "older", l.Older)
 	}
-	strays, err := r.forgetStrays(ctx, id)
-	return append(lost, strays...), err
+	orphans, err := r.forgetOrphans(ctx, id)
+	return append(lost, orphans...), err
 }
 
 // evacuate begins sandboxes elsewhere that the bucket has.

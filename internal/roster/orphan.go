@@ -11,13 +11,13 @@ import (
 	"github.com/dozehq/doze/internal/fleet/crew"
 )
 
-// A stray is a disk or a snapshot that no record names. The records of before a restore may have.
+// An orphan is a disk or a snapshot that no record names. The records of before a restore may have.
 
 // ownKinds are the kinds of things that nodes have besides machines, and that begin with a record.
 var ownKinds = map[crew.Kind]doze.LossKind{crew.Volume: doze.LostVolume, crew.Snapshot: doze.LostSnapshot}
 
-// stray is who has a thing that no record names.
-type stray struct {
+// orphan is who has a thing that no record names.
+type orphan struct {
 	kind crew.Kind
 	id   string
 	on   []crew.Member
@@ -38,14 +38,14 @@ func (r *Roster) recorded(ctx context.Context) (func(crew.Kind, string) bool, er
 	}, nil
 }
 
-// strays are the disks and snapshots of all members that no record names. The lists of the nodes come
+// orphans are the disks and snapshots of all members that no record names. The lists of the nodes come
 // before the records: each thing has a record before any node has it. A disk may be that of a volume
 // or of a template: no node knows.
-func (r *Roster) strays(ctx context.Context) (all []loss, err error) {
-	found := map[crew.Kind]map[string]*stray{crew.Volume: {}, crew.Snapshot: {}}
+func (r *Roster) orphans(ctx context.Context) (all []loss, err error) {
+	found := map[crew.Kind]map[string]*orphan{crew.Volume: {}, crew.Snapshot: {}}
 	add := func(k crew.Kind, id string, m crew.Member) {
 		if found[k][id] == nil {
-			found[k][id] = &stray{kind: k, id: id}
+			found[k][id] = &orphan{kind: k, id: id}
 		}
 		found[k][id].on = append(found[k][id].on, m)
 	}
@@ -79,8 +79,8 @@ func (r *Roster) strays(ctx context.Context) (all []loss, err error) {
 	return all, nil
 }
 
-// dispel has nodes remove a stray.
-func (r *Roster) dispel(ctx context.Context, s stray) error {
+// dispel has nodes remove an orphan.
+func (r *Roster) dispel(ctx context.Context, s orphan) error {
 	var errs []error
 	for _, m := range s.on {
 		if s.kind == crew.Volume {
@@ -96,10 +96,10 @@ func (r *Roster) dispel(ctx context.Context, s stray) error {
 	return err
 }
 
-// forgetStrays forgets the places on a node of disks and snapshots that no record names. It returns what these
+// forgetOrphans forgets the places on a node of disks and snapshots that no record names. It returns what these
 // were. When the node is back, it removes them.
-func (r *Roster) forgetStrays(ctx context.Context, node string) (lost []doze.NodeLoss, err error) {
-	places := r.Crew.On(node) // before the records, as in strays
+func (r *Roster) forgetOrphans(ctx context.Context, node string) (lost []doze.NodeLoss, err error) {
+	places := r.Crew.On(node) // before the records, as in orphans
 	named, err := r.recorded(ctx)
 	if err != nil {
 		return nil, err

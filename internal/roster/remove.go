@@ -90,7 +90,7 @@ func (r *Roster) bequeathAll(ctx context.Context, id string, force bool) error {
 	if err := r.bequeath(ctx, id); err != nil {
 		return err
 	}
-	if _, err := r.forgetStrays(ctx, id); err != nil {
+	if _, err := r.forgetOrphans(ctx, id); err != nil {
 		return err
 	}
 	for _, volume := range e.volumes {

@@ -239,15 +239,15 @@ func (r *Roster) conclude(ctx context.Context, force bool) ([]doze.NodeLoss, err
 			missing = append(missing, some...)
 		}
 	}
-	strays, err := r.strays(ctx)
+	orphans, err := r.orphans(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all := slices.Concat(unnamed, missing, strays)
+	all := slices.Concat(unnamed, missing, orphans)
 	if !force && len(all)+len(away) > 0 {
-		return nil, refuseToSettle(slices.Concat(unnamed, strays), missing, away)
+		return nil, refuseToSettle(slices.Concat(unnamed, orphans), missing, away)
 	}
-	for _, some := range [][]loss{unnamed, missing, strays} { // a sandbox ends before its disks go
+	for _, some := range [][]loss{unnamed, missing, orphans} { // a sandbox ends before its disks go
 		if err := giveAll(ctx, some); err != nil {
 			return nil, err
 		}
@@ -261,7 +261,7 @@ func (r *Roster) conclude(ctx context.Context, force bool) ([]doze.NodeLoss, err
 		return nil, err
 	}
 	for _, id := range away {
-		if _, err := r.forgetStrays(ctx, id); err != nil {
+		if _, err := r.forgetOrphans(ctx, id); err != nil {
 			return nil, err
 		}
 	}

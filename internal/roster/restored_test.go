@@ -339,13 +339,13 @@ func TestRestoredNodes(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// TestRestoredStrays: disks and snapshots that were made after the backup are named, and go when the records
+// TestRestoredOrphans: disks and snapshots that were made after the backup are named, and go when the records
 // are settled. So their node can be removed.
-func TestRestoredStrays(t *testing.T) {
+func TestRestoredOrphans(t *testing.T) {
 	t.Parallel()
 	inYard(t, func(y *yard) {
 		t := y.t
-		_, kept := y.withVolume("a")
+		_, older := y.withVolume("a")
 		y.make("n1", "b")
 		file := y.save()
 		_, late := y.withVolume("late")
@@ -374,7 +374,7 @@ func TestRestoredStrays(t *testing.T) {
 		if snapshots, err := y.nodes["n1"].Snapshots(t.Context()); there || len(snapshots) > 0 || err != nil {
 			t.Errorf("the node still has the disk: %t, the snapshots %v, %v", there, snapshots, err)
 		}
-		if _, there := y.content("n1", kept); !there {
+		if _, there := y.content("n1", older); !there {
 			t.Error("a disk on record is gone")
 		}
 		for _, p := range y.crew.On("n1") {
@@ -395,9 +395,9 @@ func TestRestoredStrays(t *testing.T) {
 	}, "n1", "n2")
 }
 
-// TestRemoveStrays: places that no record names keep no node. If the node is removed by force, they are
+// TestRemoveOrphans: places that no record names keep no node. If the node is removed by force, they are
 // named.
-func TestRemoveStrays(t *testing.T) {
+func TestRemoveOrphans(t *testing.T) {
 	t.Parallel()
 	inYard(t, func(y *yard) {
 		t := y.t
@@ -406,7 +406,7 @@ func TestRemoveStrays(t *testing.T) {
 		for _, force := range []bool{false, true} {
 			y.join("n2")
 			planetest.After(ttl)
-			if err := y.crew.Found(t.Context(), crew.Volume, "stray", "n2", 7); err != nil {
+			if err := y.crew.Found(t.Context(), crew.Volume, "orphan", "n2", 7); err != nil {
 				t.Fatal(err)
 			}
 			y.kill("n2")
@@ -415,7 +415,7 @@ func TestRemoveStrays(t *testing.T) {
 			if force {
 				path += "?force=true"
 			}
-			if got := y.want(http.StatusOK, "DELETE", path, ""); strings.Contains(got, `"name":"stray"`) != force {
+			if got := y.want(http.StatusOK, "DELETE", path, ""); strings.Contains(got, `"name":"orphan"`) != force {
 				t.Errorf("by force %t, it says %s", force, got)
 			}
 		}
