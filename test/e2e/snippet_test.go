@@ -87,9 +87,9 @@ var snippets = map[string]snippet{
 			"make release ", ": make release ", "docker load <dist/", ": docker load dist/", "helm install", ": helm install", "sudo sh dist/VERSION/install.sh", ": install.sh", "sudo systemctl", ": systemctl", // make release-test
 			"sudo doze login --data /var/lib/doze", ":", "dozed doctor\n", "dozed doctor >/dev/null\n",
 			"make build && sudo install", ": make build && : install", "kill -USR2 $(pidof dozed)", ": kill -USR2",
-			"postgres://doze@db.example.com/doze            # an", "nowhere # an", "dozed migrate", ": dozed migrate", // TestMigrate, TestMigrateToFleet
+			"postgres://doze@db.example.com/doze            # an", "nowhere # an", "sudo mv /var/lib/doze/doze.db", ": mv", "dozed migrate", ": dozed migrate", // TestMigrate, TestMigrateToFleet
 			"/etc/doze.passphrase)", "passphrase)", "/etc/doze.passphrase", "passphrase", "| ssh backup.example.com 'cat >doze.backup'", "| wc -c | grep -q ......",
-			"dozed backup --data /var/lib/doze --database-file", ": dozed backup", "dozed restore --data /var/lib/doze --database-file", ": dozed restore", "dozed restore --mark", ": dozed restore", // TestRestored, TestBackupOfControl
+			"dozed backup --data /var/lib/doze --database-file", ": dozed backup", "dozed restore --data /var/lib/doze --database-file", ": dozed restore", "dozed restore --data /var/lib/restored --database-file", ": dozed restore", "dozed restore --mark", ": dozed restore", // TestRestored, TestBackupOfControl
 			"dozed backup --data /var/lib/doze", "dozed backup --quiet --data $DATA",
 			"--data /var/lib/restored --from", "--quiet --images-dir restored/images --data restored --from",
 			"dozed all --data /var/lib/restored", "test -s restored/doze.db", // TestBackup starts it
