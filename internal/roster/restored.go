@@ -227,13 +227,10 @@ func (r *Roster) conclude(ctx context.Context, force bool) ([]doze.NodeLoss, err
 	}
 	var unnamed, missing []loss
 	for _, m := range r.Crew.Members() {
-		some, err := r.unnamed(ctx, m)
-		if err != nil {
-			return nil, err
-		}
-		unnamed = append(unnamed, some...)
+		unnamed = append(unnamed, r.unnamed(m)...)
 		for _, look := range []func(context.Context, crew.Member) ([]loss, error){r.vanished, r.outdated} {
-			if some, err = look(ctx, m); err != nil {
+			some, err := look(ctx, m)
+			if err != nil {
 				return nil, err
 			}
 			missing = append(missing, some...)
@@ -303,7 +300,7 @@ func (r *Roster) away(ctx context.Context) (ids []string, err error) {
 }
 
 // unnamed are the sandboxes of a node that no record names.
-func (r *Roster) unnamed(_ context.Context, m crew.Member) (all []loss, err error) {
+func (r *Roster) unnamed(m crew.Member) (all []loss) {
 	b := r.unknown(m.Info.ID)
 	for _, machine := range b.unknown {
 		held := b.held[machine]
@@ -315,7 +312,7 @@ func (r *Roster) unnamed(_ context.Context, m crew.Member) (all []loss, err erro
 			return nil
 		}})
 	}
-	return all, nil
+	return all
 }
 
 // vanished are the sandboxes that the records have on a node, and that it does not know.
