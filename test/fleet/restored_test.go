@@ -64,6 +64,7 @@ func TestRestored(t *testing.T) {
 
 	create("late")
 	busy("late")
+	must(f.post(ctx, http.MethodPost, "/volumes", `{"metadata":{"name":"after"},"spec":{"size":64}}`, nil))
 	from := f.holder("moves")
 	to := other(from)
 	must(f.post(ctx, http.MethodPost, "/sandboxes/moves/move", fmt.Sprintf(`{"node":%q}`, f.ids[to]), nil))
@@ -132,14 +133,25 @@ func TestRestored(t *testing.T) {
 	must(f.post(ctx, http.MethodPost, "/sandboxes/moves/move", fmt.Sprintf(`{"node":%q}`, f.ids[from]), nil))
 	must(until(ctx, lossTime, func() error { return f.same(ctx, "moves", born["moves"]) }))
 
+	disks := func(id string) []string {
+		all, err := filepath.Glob(filepath.Join(f.data("*"), "volumes", "images", id+"*"))
+		must(err)
+		return all
+	}
 	const settle = "/platform/nodes/settle"
-	if err := f.ask(ctx, http.MethodPost, settle, nil); err == nil || !strings.Contains(err.Error(), "main/late") {
-		t.Errorf("a settlement that ends a sandbox: %v", err)
+	if err := f.ask(ctx, http.MethodPost, settle, nil); err == nil || !strings.Contains(err.Error(), "main/late") || !strings.Contains(err.Error(), "volume: 1 (") {
+		t.Errorf("a settlement that ends a sandbox, and drops a volume: %v", err)
+	}
+	if len(disks("")) == 0 {
+		t.Error("a settlement that was refused removed a volume")
 	}
 	var got doze.Settled
 	must(f.ask(ctx, http.MethodPost, settle+"?force=true", &got))
-	if got.Total != 1 || got.Lost[0].Name != "late" {
+	if got.Total != 2 || got.Lost[0].Name != "late" || got.Lost[1].Kind != doze.LostVolume {
 		t.Errorf("what is lost: %+v", got)
+	}
+	if left := disks(got.Lost[1].Name); len(left) > 0 {
+		t.Errorf("nodes still have %v", left)
 	}
 	must(until(ctx, lossTime, func() error {
 		if at := f.holder("late"); at != "" {
