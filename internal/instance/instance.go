@@ -33,8 +33,6 @@ const (
 	databaseFile = "doze.db"
 	recordsFile  = "records" // says where the records are
 	lockFile     = "lock"
-	nodeFile     = NodeFile
-	fleetDir     = FleetDir
 )
 
 // Names in a data directory that others need.
@@ -55,13 +53,13 @@ const (
 
 // Keys are the names of the keys in a data directory, and of what says who it is. A backup
 // has them.
-func Keys() []string { return []string{sealFile, keyFile, host.EgressFile, nodeFile, fleetDir} }
+func Keys() []string { return []string{sealFile, keyFile, host.EgressFile, NodeFile, FleetDir} }
 
 // ours is everything that dozed makes in a data directory.
-var ours = []string{
-	keyFile, "agents", "builders", "builds", databaseFile, databaseFile + "-shm", databaseFile + "-wal", host.EgressFile, "engines", "images", file, lockFile, host.LogsDir, HistoryDir, "net", recordsFile, "sandboxes", sealFile, "snapshots", "ahead", "away", "foreign", "leased",
-	"swap", "swap.zram", "volumes", BackupDir, RestoreDir, RestoredConfig, nodeFile, fleetDir, lockFile + ".control", lockFile + ".node", lockFile + ".edge",
-}
+var ours = append([]string{
+	keyFile, "agents", "builders", "builds", databaseFile, databaseFile + "-shm", databaseFile + "-wal", host.EgressFile, "engines", "images", file, host.LogsDir, HistoryDir, "net", recordsFile, "sandboxes", sealFile, "snapshots", "ahead", "away", "foreign", "leased",
+	"swap", "swap.zram", "volumes", BackupDir, RestoreDir, RestoredConfig, NodeFile, FleetDir,
+}, LockFiles()...)
 
 // Instance says to others on this host where the dozed of a data directory is, or
 // was. The command line client reads it too.
@@ -179,7 +177,7 @@ func lock(dir, name string, how int) (*os.File, error) {
 // NodeID returns the identity of what a node has in a data directory, which the first
 // call makes. It stays for ever.
 func NodeID(data string) (string, error) {
-	file := filepath.Join(data, nodeFile)
+	file := filepath.Join(data, NodeFile)
 	raw, err := os.ReadFile(file)
 	id := strings.TrimSpace(string(raw))
 	switch {
@@ -194,7 +192,7 @@ func NodeID(data string) (string, error) {
 
 // KnownNode is NodeID for a caller that only looks. It is empty if there is none.
 func KnownNode(data string) string {
-	raw, err := os.ReadFile(filepath.Join(data, nodeFile))
+	raw, err := os.ReadFile(filepath.Join(data, NodeFile))
 	if err != nil {
 		return ""
 	}

@@ -52,7 +52,7 @@ func TestLeaveHome(t *testing.T) {
 	if got := home(); err != nil || got != id {
 		t.Errorf("they are on %q, and the node is %q: %v", got, id, err)
 	}
-	if err := os.WriteFile(filepath.Join(data, nodeFile), []byte("another1\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(data, NodeFile), []byte("another1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if claim(); home() != id {
