@@ -96,11 +96,7 @@ func (r *Remote) Resume(ctx context.Context) error {
 	if err := hostproc.Freeze(ctx, r.options.Cgroup, true); err != nil {
 		return err
 	}
-	all, err := node.Saved(r.sandboxes())
-	if err != nil {
-		return err
-	}
-	held, err := node.SavedHeld(r.sandboxes())
+	all, held, err := node.Saved(r.sandboxes())
 	if err != nil {
 		return err
 	}

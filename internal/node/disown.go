@@ -10,49 +10,39 @@ import (
 )
 
 // Saved returns the ids of the machines of all sandboxes in the directory of a node that is
-// not open, by UID. A record that cannot be read has the UID for its machine.
-func Saved(dir string) (map[string]string, error) {
+// not open, by UID, and what [Node.Held] says of them. A record that cannot be read has the UID
+// for its machine, and is left out of held.
+func Saved(dir string) (machines map[string]string, held map[string]fleet.Held, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	all := map[string]string{}
+	machines, held = map[string]string{}, map[string]fleet.Held{}
 	for _, e := range entries {
 		uid := e.Name()
 		if !e.IsDir() || !idPattern.MatchString(uid) || hidden(uid) {
 			continue
 		}
-		all[uid] = uid
-		if r, err := readRecord(filepath.Join(dir, uid), uid); err == nil && r.Config.ID != "" {
-			all[uid] = r.Config.ID
+		machines[uid] = uid
+		r, err := readRecord(filepath.Join(dir, uid), uid)
+		if err != nil {
+			continue
+		}
+		held[uid] = fleet.Held{Epoch: r.Order.Epoch, Workspace: r.Order.Workspace, Name: r.Order.Name}
+		if r.Config.ID != "" {
+			machines[uid] = r.Config.ID
 		}
 	}
-	return all, nil
-}
-
-// SavedHeld is [Node.Held] for the sandboxes in the directory of a node that is not open. A
-// sandbox with a damaged record is left out.
-func SavedHeld(dir string) (map[string]fleet.Held, error) {
-	saved, err := Saved(dir)
-	if err != nil {
-		return nil, err
-	}
-	all := map[string]fleet.Held{}
-	for uid := range saved {
-		if r, err := readRecord(filepath.Join(dir, uid), uid); err == nil {
-			all[uid] = fleet.Held{Epoch: r.Order.Epoch, Workspace: r.Order.Workspace, Name: r.Order.Name}
-		}
-	}
-	return all, nil
+	return machines, held, nil
 }
 
 // Absent returns all sandboxes in the directory of a node that is not open, by UID, and whether
 // their memory is in the bucket alone. One with a damaged record is there: it fails as it is.
 func Absent(dir string) (map[string]bool, error) {
-	saved, err := Saved(dir)
+	saved, _, err := Saved(dir)
 	if err != nil {
 		return nil, err
 	}

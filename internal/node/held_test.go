@@ -34,7 +34,7 @@ func TestHeld(t *testing.T) {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 		p.stop()
-		saved, err := node.SavedHeld(filepath.Join(h.dir, "sandboxes"))
+		_, saved, err := node.Saved(filepath.Join(h.dir, "sandboxes"))
 		if diff := cmp.Diff(map[string]fleet.Held{"a": sandbox}, saved); diff != "" || err != nil {
 			t.Errorf("%v, before a start (-want +got):\n%s", err, diff)
 		}
