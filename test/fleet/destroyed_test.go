@@ -12,23 +12,8 @@ import (
 // TestDestroyed: the host of a node is gone for good. Its sandbox goes on from the bucket with its
 // memory. A volume that the bucket has not is lost by force alone, and by name.
 func TestDestroyed(t *testing.T) {
-	needsFleet(t)
-	ctx := t.Context()
-	f, err := start(ctx, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := f.close(); err != nil {
-			t.Error(err)
-		}
-	})
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	ctx, f := t.Context(), begin(t)
+	must := fatal(t)
 	w, err := f.witness(ctx, "origin", rareWrites)
 	must(err)
 	must(until(ctx, readyTime, func() error {

@@ -22,6 +22,33 @@ func needsFleet(t *testing.T) {
 	}
 }
 
+// begin starts a fleet that ends with the test.
+func begin(t *testing.T, args ...string) *fleet {
+	t.Helper()
+	needsFleet(t)
+	f, err := start(t.Context(), t.TempDir(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// fatal returns what ends a test with an error.
+func fatal(t *testing.T) (must func(error)) {
+	t.Helper()
+	return func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestFaults: whatever fails, a sandbox runs once, tells when it went back, and answers in the
 // end.
 func TestFaults(t *testing.T) {

@@ -18,23 +18,8 @@ import (
 // TestHome: a fleet that was drained onto one node becomes a platform of one process. A sandbox
 // that came from another node goes on there with its memory, and needs neither lease nor bucket.
 func TestHome(t *testing.T) {
-	needsFleet(t)
-	ctx := t.Context()
-	f, err := start(ctx, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := f.close(); err != nil {
-			t.Error(err)
-		}
-	})
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	ctx, f := t.Context(), begin(t)
+	must := fatal(t)
 	w, err := f.witness(ctx, "origin", rareWrites)
 	must(err)
 	home := nodeName(0)

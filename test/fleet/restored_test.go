@@ -19,23 +19,8 @@ import (
 // of before goes on, one that moved since is where it went, and one that was made since stays on its
 // node until an operator settles the records.
 func TestRestored(t *testing.T) {
-	needsFleet(t)
-	ctx := t.Context()
-	f, err := start(ctx, t.TempDir(), "--pause-after", "1s", "--save-after", "1s", "--disk-after", "2s", "--remote-after", "1s", "--remote-every", "5s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := f.close(); err != nil {
-			t.Error(err)
-		}
-	})
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	ctx, f := t.Context(), begin(t, "--pause-after", "1s", "--save-after", "1s", "--disk-after", "2s", "--remote-after", "1s", "--remote-every", "5s")
+	must := fatal(t)
 	born := map[string]string{}
 	create := func(name string) {
 		t.Helper()

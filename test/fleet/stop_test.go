@@ -12,23 +12,8 @@ import (
 // TestStopWithoutLease: a node whose lease is over ends when it is told to, with spare machines
 // that nobody may touch. Its next process has its sandbox, with its memory.
 func TestStopWithoutLease(t *testing.T) {
-	needsFleet(t)
-	ctx := t.Context()
-	f, err := start(ctx, t.TempDir(), "--warm-pool", "2", "--warm-pool-max", "2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := f.close(); err != nil {
-			t.Error(err)
-		}
-	})
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	ctx, f := t.Context(), begin(t, "--warm-pool", "2", "--warm-pool-max", "2")
+	must := fatal(t)
 	w, err := f.witness(ctx, "origin", rareWrites)
 	must(err)
 	holder := f.holder("origin")
