@@ -122,7 +122,7 @@ func (r *Roster) evacuate(ctx context.Context, all []control.Resident) error {
 		}
 		some = append(some, l.Lodger)
 	}
-	each(ctx, make(chan struct{}, movesMost), some, func(l control.Lodger) error { return r.bring(ctx, l) })
+	each(ctx, make(chan struct{}, movesMost), some, func(l control.Lodger) error { return r.bring(ctx, l, false) }) // removals are refused while the records are restored ones
 	return nil
 }
 

@@ -11,12 +11,13 @@ import (
 	"github.com/dozehq/doze/internal/fleet/crew"
 )
 
-// An orphan is a disk or a snapshot that no record names. The records of before a restore may have.
+// An orphan is a disk or a snapshot that no record names. The records that a restore replaced may have
+// named it.
 
 // ownKinds are the kinds of things that nodes have besides machines, and that begin with a record.
 var ownKinds = map[crew.Kind]doze.LossKind{crew.Volume: doze.LostVolume, crew.Snapshot: doze.LostSnapshot}
 
-// orphan is who has a thing that no record names.
+// orphan is one such thing, and the nodes that have it.
 type orphan struct {
 	kind crew.Kind
 	id   string

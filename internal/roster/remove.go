@@ -1,7 +1,6 @@
 package roster
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -20,8 +19,8 @@ func (r *Roster) remove(ctx context.Context, id string, force bool) (lost []doze
 		return nil, err
 	}
 	defer joined()
-	if restored, err := r.Store.Restored(ctx); restored || err != nil {
-		return nil, cmp.Or(err, errRestored)
+	if err := r.needCounting(ctx); err != nil {
+		return nil, err
 	}
 	if force {
 		if err := r.condemn(ctx, id); err != nil {

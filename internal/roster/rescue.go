@@ -36,7 +36,8 @@ func (r *Roster) rescue(ctx context.Context) {
 		if len(lost)+len(pending)+len(parting) == 0 {
 			continue
 		}
-		if restored, err := r.Store.Restored(ctx); restored || err != nil { // nobody knows who has what
+		restored, err := r.Store.Restored(ctx)
+		if restored = restored || err != nil; restored { // the records may name the wrong node of a sandbox
 			lost, pending = nil, nil
 		}
 		all, err := r.Control.Lodgers(ctx, func(machine string) bool {
@@ -54,7 +55,7 @@ func (r *Roster) rescue(ctx context.Context) {
 		tasks.Go(func() {
 			failed := each(ctx, busy.slots, some, func(l control.Lodger) error {
 				defer busy.end(l)
-				return r.bring(ctx, l)
+				return r.bring(ctx, l, restored)
 			})
 			if len(some) > 0 {
 				rescued(ctx, slog.Default(), len(some), failed)
@@ -161,16 +162,13 @@ func each(ctx context.Context, slots chan struct{}, all []control.Lodger, do fun
 	return failed
 }
 
-// bring begins a sandbox elsewhere whose node is lost, or completes that.
-func (r *Roster) bring(ctx context.Context, l control.Lodger) error {
+// bring begins a sandbox elsewhere whose node is lost, or completes that. If the records were
+// restored, it completes alone. Nobody restores records that a control has.
+func (r *Roster) bring(ctx context.Context, l control.Lodger, restored bool) error {
 	return r.Control.InTurn(ctx, l, func(ctx context.Context, o fleet.Order, last control.Use) error {
-		restored, err := r.Store.Restored(ctx)
-		if err != nil {
-			return err
-		}
 		from, put := r.Crew.Of(crew.Machine, o.UID), r.take
 		switch lost, pending, parting := r.unsettledOf(from, o.UID); {
-		case restored && !parting: // nobody knows who has it
+		case restored && !parting: // the records may name the wrong node
 			return nil
 		case lost:
 			if stays, err := r.onlyThere(ctx, &o); stays || err != nil {
@@ -183,7 +181,7 @@ func (r *Roster) bring(ctx context.Context, l control.Lodger) error {
 		default:
 			return nil // its node came back
 		}
-		err = r.settle(ctx, o, last, from, "", put)
+		err := r.settle(ctx, o, last, from, "", put)
 		switch {
 		case err == nil && r.Crew.Of(crew.Machine, o.UID) != from:
 			r.tally.resumed.Add(1)

@@ -21,7 +21,7 @@ import (
 // docs/design/0149.
 
 const (
-	// believeTurn is that of what changes who has what, as nodes say it.
+	// believeTurn is the turn of changes of places that follow what nodes say.
 	believeTurn = "believe"
 	// yieldTime bounds how long a node that joins waits for another one to end what it got later.
 	// If that takes longer, the other one hears of it when it joins again.
@@ -51,6 +51,15 @@ type claimOf struct {
 	id     string
 	object string // its name in the bucket
 	newest uint64 // epoch that was claimed in the bucket
+}
+
+// needCounting is an error unless the records count: errRestored if they were restored.
+func (r *Roster) needCounting(ctx context.Context) error {
+	restored, err := r.Store.Restored(ctx)
+	if err == nil && restored {
+		err = errRestored
+	}
+	return err
 }
 
 // believe records what a node has since an epoch that the records do not know, if they were

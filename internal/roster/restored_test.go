@@ -227,7 +227,7 @@ func TestRestoredReclaim(t *testing.T) {
 }
 
 // TestRestoredTakesNothing: nobody begins sandboxes elsewhere, drops copies or removes disks, while
-// the records may not say who has what. When they are settled, what is nowhere goes on from the bucket, or
+// the records may name the wrong node of a thing. When they are settled, what is nowhere goes on from the bucket, or
 // fails.
 func TestRestoredTakesNothing(t *testing.T) {
 	t.Parallel()

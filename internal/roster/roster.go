@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -166,7 +165,7 @@ func (r *Roster) Join(ctx context.Context, n fleet.NodeInfo) (_ fleet.Lease, err
 	if n.ID == "" || n.Incarnation == "" || n.URL == "" {
 		return fleet.Lease{}, doze.Errorf(doze.Invalid, "a node that joins says its id, its incarnation and its address")
 	}
-	if strings.HasSuffix(tokens, "/"+n.ID) || strings.HasSuffix(settlement, "/"+n.ID) {
+	if siblings.Have("/platform/nodes/{}", n.ID) {
 		return fleet.Lease{}, doze.Errorf(doze.Invalid, "no node can have the id %s, which is a path of the API", n.ID)
 	}
 	if r.Check != nil {
@@ -601,11 +600,7 @@ func (r *Roster) Record(ctx context.Context, node string, reports []fleet.Report
 
 // ImageRefs implements [fleet.Control].
 func (r *Roster) ImageRefs(ctx context.Context) ([]string, error) {
-	restored, err := r.Store.Restored(ctx)
-	if err == nil && restored {
-		err = errRestored
-	}
-	if err != nil {
+	if err := r.needCounting(ctx); err != nil {
 		return nil, err
 	}
 	return r.Store.ImageRefs(ctx)

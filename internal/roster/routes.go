@@ -24,6 +24,9 @@ const tokens = "/platform/nodes/tokens"
 // settlement is where operators have restored records count again.
 const settlement = "/platform/nodes/settle"
 
+// siblings are the paths in the place of a node's id.
+var siblings = api.SiblingsOf(rows)
+
 // rows are the routes of this room.
 var rows = []api.Row[*Server]{
 	api.GET("/platform/nodes", access.Admin, "List nodes", api.Read((*Server).list).
@@ -151,7 +154,7 @@ func (s *Server) remove(ctx context.Context, q *http.Request) (out doze.RemovedN
 		return out, err
 	}
 	lost, err := s.Roster.remove(ctx, q.PathValue("node"), api.Force.In(q.URL.Query()))
-	return doze.RemovedNode{Total: len(lost), Lost: append([]doze.NodeLoss{}, lost[:min(len(lost), doze.NodeLossesMax)]...)}, err
+	return doze.RemovedNode{Total: len(lost), Lost: listed(lost)}, err
 }
 
 func (s *Server) settle(ctx context.Context, q *http.Request) (out doze.Settled, err error) {
@@ -159,7 +162,12 @@ func (s *Server) settle(ctx context.Context, q *http.Request) (out doze.Settled,
 		return out, err
 	}
 	lost, err := s.Roster.conclude(ctx, api.Force.In(q.URL.Query()))
-	return doze.Settled{Total: len(lost), Lost: append([]doze.NodeLoss{}, lost[:min(len(lost), doze.NodeLossesMax)]...)}, err
+	return doze.Settled{Total: len(lost), Lost: listed(lost)}, err
+}
+
+// listed are those losses that an answer lists.
+func listed(lost []doze.NodeLoss) []doze.NodeLoss {
+	return append([]doze.NodeLoss{}, lost[:min(len(lost), doze.NodeLossesMax)]...)
 }
 
 // moveHome makes another node the home of things without a place. There must be none: they

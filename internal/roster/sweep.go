@@ -145,11 +145,7 @@ func (r *Roster) named(ctx context.Context) (func(id string) bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	disks, err := r.Store.Disks(ctx)
-	if err != nil {
-		return nil, err
-	}
-	snapshots, err := r.snapshotIDs(ctx)
+	recorded, err := r.recorded(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -158,10 +154,10 @@ func (r *Roster) named(ctx context.Context) (func(id string) bool, error) {
 		return nil, err
 	}
 	return func(id string) bool {
-		if m := fleet.SnapshotForm.FindStringSubmatch(id); m != nil && snapshots[m[1]] {
+		if m := fleet.SnapshotForm.FindStringSubmatch(id); m != nil && recorded(crew.Snapshot, m[1]) {
 			return true
 		}
-		if m := fleet.VolumeForm.FindStringSubmatch(id); m != nil && disks[m[1]] {
+		if m := fleet.VolumeForm.FindStringSubmatch(id); m != nil && recorded(crew.Volume, m[1]) {
 			return true
 		}
 		return living[id] || images[id]

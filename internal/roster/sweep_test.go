@@ -103,8 +103,8 @@ func TestSweepBuries(t *testing.T) {
 }
 
 // TestFilesAreOld: a file that nothing needs goes when both clocks say that this has been so for a day. Until
-// then, whoever asks for it keeps it for longer. One without a record may be of a node that asks for nothing, and
-// stays for two weeks.
+// then, each request for its mark keeps it for longer. A node that asks for nothing may have sent one without a
+// record, which stays for two weeks.
 func TestFilesAreOld(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
