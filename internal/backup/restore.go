@@ -153,7 +153,7 @@ func empty(dir string) (fresh bool, err error) {
 		if e.Name() == instance.RestoreDir && !exists(filepath.Join(dir, e.Name())) {
 			continue
 		}
-		if e.Name() != foreign && !slices.Contains(instance.LockFiles(), e.Name()) { // who holds one is found later
+		if e.Name() != foreign && !slices.Contains(instance.LockFiles(), e.Name()) { // to lock it fails later if another process holds it
 			return false, doze.Errorf(doze.Conflict, "%s is not empty: restore into a new directory, or move it away first", dir)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/dozehq/doze/internal/store"
 )
 
-// TestFiles: whoever asks for the mark of a file takes it off the list of idle ones. What was not
-// asked for since can be dropped, once, and the next one who asks gets another mark.
+// TestFiles: a request for the mark of a file takes it off the list of idle ones. Without one, the file can
+// be dropped, once. The request after that gets another mark.
 func TestFiles(t *testing.T) {
 	onBoth(t, func(d database) {
 		t, s := d.t, d.open(d.t)

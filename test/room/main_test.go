@@ -154,7 +154,7 @@ func TestDisownLeaves(t *testing.T) {
 	}
 }
 
-// TestEnough: who has too little room is told so in one line, which says where.
+// TestEnough: too little room is an error in one line, which says where.
 func TestEnough(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "not", "yet")
