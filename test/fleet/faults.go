@@ -138,7 +138,7 @@ func try(ctx context.Context, dir string, o options) (c counts, err error) {
 		t.witnesses = append(t.witnesses, w)
 	}
 	o.say(fmt.Sprintf("the fleet is ready after %s", time.Since(began).Round(time.Second)))
-	if err := t.f.ripe(ctx, ripeTime, t.witnesses); err != nil {
+	if err := t.f.born(ctx, ripeTime, t.witnesses); err != nil {
 		return c, err
 	}
 	if o.clock == 0 {

@@ -608,12 +608,17 @@ func (f *fleet) has(node string) map[string]string {
 }
 
 // copied reports whether the bucket has a copy of a sandbox.
-func (f *fleet) copied(name string) bool {
+func (f *fleet) copied(name string) bool { return f.newest(name) != "" }
+
+// newest is the generation of the newest copy of a sandbox in the bucket, or empty.
+func (f *fleet) newest(name string) string {
 	for _, node := range nodeNames() {
 		if uid := f.has(node)[name]; uid != "" {
 			found, _ := filepath.Glob(filepath.Join(f.dir, "objects", "checkpoints", uid, "m", "*")) // the pattern is well formed
-			return len(found) > 0
+			if len(found) > 0 {
+				return filepath.Base(found[len(found)-1]) // a generation has as many digits as any other
+			}
 		}
 	}
-	return false
+	return ""
 }

@@ -94,6 +94,33 @@ func (f *fleet) ripe(ctx context.Context, most time.Duration, all []*witness) er
 	})
 }
 
+// born waits until the bucket has a copy of each sandbox from after its process began: from
+// an older one the process would begin anew. The first copy that is new may have been on its
+// way before, and the second was not.
+func (f *fleet) born(ctx context.Context, most time.Duration, all []*witness) error {
+	for range 2 {
+		before := map[string]string{}
+		for _, w := range all {
+			if _, err := f.visit(ctx, w, false); err != nil { // it writes, and so there is something to copy
+				return err
+			}
+			before[w.name] = f.newest(w.name)
+		}
+		err := until(ctx, most, func() error {
+			for _, w := range all {
+				if f.newest(w.name) <= before[w.name] {
+					return fmt.Errorf("%s has no new copy in the bucket", w.name)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // spread are times, and how they are printed.
 type spread []time.Duration
 
