@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"slices"
@@ -89,7 +90,7 @@ func serveEdge(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	greet(s, "")
+	fmt.Println("The edge role is ready at", s.PublicURL)
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	return daemon.Run(ctx, slices.Concat(

@@ -117,6 +117,16 @@ func (b *Backup) output(write func(io.Writer) error, j *job) (err error) {
 		}
 		return write(b.Out)
 	}
+	older, err := os.Lstat(b.To)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	case !older.Mode().IsRegular():
+		return doze.Errorf(doze.Invalid, "%s is no file: name one, or - for the standard output", b.To)
+	default:
+		j.say("%s is there, from %s: this backup replaces it when it is complete", b.To, older.ModTime().UTC().Format(time.RFC3339))
+	}
 	f, err := os.OpenFile(b.To+partial, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return doze.Wrap(err, doze.Conflict, "%s%s is there: another backup is under way, or was killed; remove the file in that case", b.To, partial)

@@ -93,14 +93,22 @@ func control(t *testing.T) (dir string, files map[string]string) {
 func save(t *testing.T, dir string) (file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "backup")
-	b := &backup.Backup{Version: "test", Out: new(bytes.Buffer), Err: new(bytes.Buffer)}
-	flags := flag.NewFlagSet("", flag.ContinueOnError)
-	b.Bind(flags)
-	b.To = file
-	if err := b.Do(t.Context(), at(dir)); err != nil {
+	if _, err := saveTo(t, dir, file); err != nil {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// saveTo makes a backup in a file, and returns what it said.
+func saveTo(t *testing.T, dir, file string) (said string, err error) {
+	t.Helper()
+	var out bytes.Buffer
+	b := &backup.Backup{Version: "test", Out: new(bytes.Buffer), Err: &out}
+	flags := flag.NewFlagSet("", flag.ContinueOnError)
+	b.Bind(flags)
+	b.To = file
+	err = b.Do(t.Context(), at(dir))
+	return out.String(), err
 }
 
 // whole is an error unless a directory has all of a backup.
@@ -135,6 +143,25 @@ func TestBackupOfControl(t *testing.T) {
 	whole(t, to, files)
 	if restored, err := records(t, dir).Restored(t.Context()); restored || err != nil {
 		t.Errorf("the records that were saved are marked: %t, %v", restored, err)
+	}
+}
+
+// TestReplace: a backup says that it replaces an older one, and replaces nothing but a file.
+func TestReplace(t *testing.T) {
+	t.Parallel()
+	dir, _ := control(t)
+	file := save(t, dir)
+	was, unread := os.Stat(file)
+	said, err := saveTo(t, dir, file)
+	now, gone := os.Stat(file)
+	if err := errors.Join(unread, err, gone); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(said, file+" is there, from ") || os.SameFile(was, now) {
+		t.Errorf("it says:\n%s", said)
+	}
+	if _, err := saveTo(t, dir, filepath.Dir(file)); err == nil || !strings.Contains(err.Error(), "is no file") {
+		t.Errorf("over a directory: %v", err)
 	}
 }
 
