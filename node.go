@@ -61,6 +61,29 @@ type MoveRequest struct {
 	Node string `json:"node,omitempty"` // its id; empty is any other
 }
 
+// SandboxNode is the node that has a sandbox.
+type SandboxNode struct {
+	Node string `json:"node"` // its id
+}
+
+// NodeSandboxesMax is how many sandboxes of a node an answer lists.
+const NodeSandboxesMax = 1000
+
+// NodeSandboxes are the living sandboxes that a node has.
+type NodeSandboxes struct {
+	Total     int           `json:"total"`
+	Sandboxes []NodeSandbox `json:"sandboxes"` // those that were used last, up to NodeSandboxesMax
+}
+
+// NodeSandbox is a sandbox of any workspace, as operators see it.
+type NodeSandbox struct {
+	Workspace  string `json:"workspace"`
+	Name       string `json:"name"`
+	Status     string `json:"status"`          // as that of [Observed]
+	State      string `json:"state,omitempty"` // as that of [Observed]
+	LastUsedAt Time   `json:"lastUsedAt,omitzero"`
+}
+
 // Moved is where a sandbox went.
 type Moved struct {
 	Node string `json:"node"` // its id

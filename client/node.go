@@ -13,6 +13,16 @@ func (c *Client) Nodes(ctx context.Context) ([]doze.Node, error) {
 	return resource[[]doze.Node](ctx, c, http.MethodGet, nil, "platform", "nodes")
 }
 
+// NodeSandboxes returns the living sandboxes of a node, of all workspaces. It is for operators.
+func (c *Client) NodeSandboxes(ctx context.Context, id string) (doze.NodeSandboxes, error) {
+	return resource[doze.NodeSandboxes](ctx, c, http.MethodGet, nil, "platform", "nodes", id, "sandboxes")
+}
+
+// NodeOf returns the node that has a sandbox. It is for operators.
+func (c *Client) NodeOf(ctx context.Context, name string) (doze.SandboxNode, error) {
+	return exchange[doze.SandboxNode](ctx, c, http.MethodGet, c.sandbox(name)+"/node", nil)
+}
+
 // CordonNode has a node take no new sandboxes. It is for operators.
 func (c *Client) CordonNode(ctx context.Context, id string) (doze.Node, error) {
 	return resource[doze.Node](ctx, c, http.MethodPost, nil, "platform", "nodes", id, "cordon")

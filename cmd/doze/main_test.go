@@ -103,6 +103,10 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/v0/platform/nodes/settle":
 		w.WriteHeader(http.StatusConflict)
 		io.WriteString(w, `{"error":"conflict","code":409,"message":"what is not on record is sandbox: 1 (w/late)"}`)
+	case r.URL.Path == "/v0/platform/nodes/n1/sandboxes":
+		io.WriteString(w, `{"total":3,"sandboxes":[{"workspace":"w","name":"web","status":"DEPLOYED","state":"STANDBY"},{"workspace":"v","name":"old","status":"ARCHIVED"}]}`)
+	case r.URL.Path == "/v0/sandboxes/web/node":
+		io.WriteString(w, `{"node":"n1"}`)
 	case r.URL.Path == "/v0/platform/nodes":
 		io.WriteString(w, `[{"id":"n1","state":"ready","present":true,"sandboxes":2,"unrecorded":1,"version":"1"},{"id":"n2","state":"ready","version":"1"}]`)
 	case strings.HasPrefix(r.URL.Path, "/v0/platform/nodes/n"):
@@ -226,6 +230,11 @@ func TestCommands(t *testing.T) {
 				"n1    ready  yes   2          0      0       0         -         1        1\nn2    ready  no    0          0      0       0         -         1        0\n", "",
 			[]string{"GET /v0/platform/nodes"},
 		},
+		"node sandboxes": {
+			"node|sandboxes|n1", 0, "WORKSPACE  NAME  STATUS    STATE    LAST USED\nw          web   DEPLOYED  STANDBY  -\nv          old   ARCHIVED  -        -\nand 1 more\n", "",
+			[]string{"GET /v0/platform/nodes/n1/sandboxes"},
+		},
+		"node of a sandbox":     {"sandbox|where|web", 0, "NAME  NODE\nweb   n1\n", "", []string{"GET /v0/sandboxes/web/node"}},
 		"node settle":           {"node|settle", 4, "", "doze: what is not on record is sandbox: 1 (w/late)\n", []string{"POST /v0/platform/nodes/settle"}},
 		"node settle, by force": {"node|settle|--force", 0, "LOST     WORKSPACE  NAME  LEFT\nsandbox  w          late  nothing\n", "", []string{"POST /v0/platform/nodes/settle?force=true"}},
 		"rm, one is gone":       {"sandbox|rm|web|nope", 3, "web\n", "doze: nope: there is no such sandbox\n", []string{"DELETE /v0/sandboxes/web", "DELETE /v0/sandboxes/nope", "GET /v0/sandboxes?limit=200", "GET /v0/sandboxes?cursor=c&limit=200"}},

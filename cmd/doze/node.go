@@ -35,7 +35,7 @@ func (a *app) node() *cobra.Command {
 		a.listNodes(), a.nodeToken(),
 		change("cordon NODE…", "Give nodes no new sandboxes", (*client.Client).CordonNode),
 		change("uncordon NODE…", "Give nodes new sandboxes again", (*client.Client).UncordonNode),
-		a.drainNode(), a.removeNode(), a.settleNodes(),
+		a.nodeSandboxes(), a.drainNode(), a.removeNode(), a.settleNodes(),
 	)
 	a.complete("NODE", nodeNames, cmd.Commands()...)
 	return cmd
@@ -257,6 +257,52 @@ func (a *app) tellDrain(ctx context.Context, c *client.Client, node string) (end
 	return func() {
 		cancel()
 		task.Wait()
+	}
+}
+
+// nodeSandboxes lists what a node has.
+func (a *app) nodeSandboxes() *cobra.Command {
+	return &cobra.Command{
+		Use: "sandboxes NODE", Short: "List the sandboxes of a node, those first that were used last", Args: takes(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			all, err := c.NodeSandboxes(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			rows := [][]string{{"WORKSPACE", "NAME", "STATUS", "STATE", "LAST USED"}}
+			for _, sb := range all.Sandboxes {
+				rows = append(rows, []string{sb.Workspace, sb.Name, sb.Status, sb.State, moment(sb.LastUsedAt)})
+			}
+			if err := a.show(all, rows); err != nil {
+				return err
+			}
+			if more := all.Total - len(all.Sandboxes); more > 0 && !a.whole() {
+				return copyOut(a.out, fmt.Sprintf("and %d more\n", more))
+			}
+			return nil
+		},
+	}
+}
+
+// where tells the node of a sandbox.
+func (a *app) where() *cobra.Command {
+	return &cobra.Command{
+		Use: "where NAME", Short: "Show the node that has a sandbox (operators only)", Args: takes(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			at, err := c.NodeOf(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return a.show(at, [][]string{{"NAME", "NODE"}, {args[0], at.Node}})
+		},
 	}
 }
 

@@ -23,7 +23,7 @@ func (a *app) sandbox() *cobra.Command {
 		Args: cobra.ArbitraryArgs, RunE: group,
 	}
 	cmd.AddCommand(a.forSandboxes()...)
-	cmd.AddCommand(a.archive(), a.unarchive(), a.trace(), a.egress(), a.move())
+	cmd.AddCommand(a.archive(), a.unarchive(), a.trace(), a.egress(), a.where(), a.move())
 	a.complete("NAME", sandboxNames, cmd.Commands()...)
 	return cmd
 }

@@ -28,10 +28,15 @@ func (l Link) Accept(ctx context.Context, reports []fleet.Report) error {
 // Inform says what the nodes of the platform can do.
 func (l Link) Inform(info fleet.NodeInfo) { l.node.Store(&info) }
 
-// A Lodger is a living sandbox that has, or had, a machine on a node.
+// A Lodger is a living sandbox that has, or had, a machine on a node. Phase is that on record.
 type Lodger struct {
 	UID, Machine, Workspace, Name string
 	Used                          time.Time // when it was used last, as far as that is known
+	Phase                         doze.Phase
+}
+
+func lodgerOf(sb store.Sandbox) Lodger {
+	return Lodger{sb.UID, sb.Machine, sb.Metadata.Workspace, sb.Metadata.Name, sb.LastUsed, sb.Phase}
 }
 
 // Lodgers returns the living sandboxes whose machines are at a place, those first that were
@@ -40,7 +45,7 @@ type Lodger struct {
 func (l Link) Lodgers(ctx context.Context, at func(machine string) bool, among []string, unplaced bool) (all []Lodger, err error) {
 	look := func(sb store.Sandbox) error {
 		if slices.Contains(movable, sb.Phase) && at(sb.Machine) {
-			all = append(all, Lodger{sb.UID, sb.Machine, sb.Metadata.Workspace, sb.Metadata.Name, sb.LastUsed})
+			all = append(all, lodgerOf(sb))
 		}
 		return nil
 	}
@@ -65,9 +70,9 @@ func (l Link) LodgerNamed(ctx context.Context, workspace, name string) (Lodger, 
 		return Lodger{}, err
 	}
 	if !slices.Contains(movable, sb.Phase) {
-		return Lodger{}, doze.Errorf(doze.Conflict, "the sandbox is %s: only one that runs, sleeps or is archived can move", sb.Phase.Status())
+		return Lodger{}, doze.Errorf(doze.Conflict, "the sandbox is %s: only one that runs, sleeps or is archived has a node", sb.Phase.Status())
 	}
-	return Lodger{sb.UID, sb.Machine, sb.Metadata.Workspace, sb.Metadata.Name, sb.LastUsed}, nil
+	return lodgerOf(sb), nil
 }
 
 // A Use is the last use of a sandbox, as far as that is known.
@@ -114,18 +119,11 @@ func (l Link) InTurn(ctx context.Context, of Lodger, do func(ctx context.Context
 	return nil
 }
 
-// Resident is a living sandbox with its phase.
-type Resident struct {
-	Lodger
-
-	Phase doze.Phase
-}
-
 // Residents returns the living sandboxes of all phases whose machines are at a place.
-func (l Link) Residents(ctx context.Context, at func(machine string) bool) (all []Resident, err error) {
+func (l Link) Residents(ctx context.Context, at func(machine string) bool) (all []Lodger, err error) {
 	err = l.Store.EachLiving(ctx, func(sb store.Sandbox) error {
 		if at(sb.Machine) {
-			all = append(all, Resident{Lodger{sb.UID, sb.Machine, sb.Metadata.Workspace, sb.Metadata.Name, sb.LastUsed}, sb.Phase})
+			all = append(all, lodgerOf(sb))
 		}
 		return nil
 	})

@@ -489,6 +489,9 @@ func TestMove(t *testing.T) {
 			if on := y.at(machines)["a"]; on != want {
 				t.Errorf("after %s the sandbox is on %q, want %s: %s", body, on, want, got)
 			}
+			if got := y.want(200, "GET", "/sandboxes/a/node", ""); strings.TrimSpace(got) != `{"node":"`+want+`"}` {
+				t.Errorf("after %s operators hear of %s, want %s", body, got, want)
+			}
 		}
 		move(200, `{"node":"n3"}`, "n3")
 		move(200, `{"node":"n3"}`, "n3") // it is there
@@ -539,6 +542,12 @@ func TestDrain(t *testing.T) {
 			t.Errorf("the next drain says %s", got)
 		}
 		y.want(404, "POST", "/platform/nodes/n9/drain", "")
+		for id, want := range map[string]string{"n1": `{"total":0,"sandboxes":[]}`, "n2": `{"total":3,"sandboxes":[{"workspace":"main","name":"`} {
+			if got := y.want(200, "GET", "/platform/nodes/"+id+"/sandboxes", ""); !strings.HasPrefix(got, want) {
+				t.Errorf("%s has %s, want %s…", id, got, want)
+			}
+		}
+		y.want(404, "GET", "/platform/nodes/n9/sandboxes", "")
 	}, "n1", "n2")
 }
 

@@ -36,9 +36,9 @@ type loss struct {
 
 // estate is what a node has that others could have, or nobody.
 type estate struct {
-	begin   []control.Resident // sandboxes that the bucket has: they can begin elsewhere
-	volumes []string           // that the bucket has as they are
-	lost    []loss             // what the bucket does not have, as it is
+	begin   []control.Lodger // sandboxes that the bucket has: they can begin elsewhere
+	volumes []string         // that the bucket has as they are
+	lost    []loss           // what the bucket does not have, as it is
 }
 
 // condemn has a node count as lost, on the word of an operator that it was destroyed. A node with a
@@ -114,15 +114,13 @@ func (r *Roster) abandon(ctx context.Context, id string) ([]doze.NodeLoss, error
 }
 
 // evacuate begins sandboxes elsewhere that the bucket has.
-func (r *Roster) evacuate(ctx context.Context, all []control.Resident) error {
-	var some []control.Lodger
+func (r *Roster) evacuate(ctx context.Context, all []control.Lodger) error {
 	for _, l := range all {
-		if err := r.Control.Relent(ctx, l.Lodger); err != nil {
+		if err := r.Control.Relent(ctx, l); err != nil {
 			return err
 		}
-		some = append(some, l.Lodger)
 	}
-	each(ctx, make(chan struct{}, movesMost), some, func(l control.Lodger) error { return r.bring(ctx, l, false) }) // removals are refused while the records are restored ones
+	each(ctx, make(chan struct{}, movesMost), all, func(l control.Lodger) error { return r.bring(ctx, l, false) }) // removals are refused while the records are restored ones
 	return nil
 }
 
@@ -177,7 +175,7 @@ func (r *Roster) residents(ctx context.Context, id string, e *estate) error {
 			continue
 		}
 		e.lost = append(e.lost, loss{doze.NodeLoss{Kind: doze.LostSandbox, Workspace: l.Workspace, Name: l.Name}, func(ctx context.Context) error {
-			return r.Control.Forsake(ctx, l.Lodger, errDestroyed)
+			return r.Control.Forsake(ctx, l, errDestroyed)
 		}})
 	}
 	return nil

@@ -387,7 +387,7 @@ func (r *Roster) Drain(ctx context.Context, id string) (moved, stayed int, err e
 	if err := r.SetState(ctx, id, doze.NodeDraining); err != nil {
 		return 0, 0, err
 	}
-	all, err := r.Control.Lodgers(ctx, func(machine string) bool { return r.Crew.Of(crew.Machine, machine) == id }, r.machines(id), id == r.Crew.Home())
+	all, err := r.lodgers(ctx, id)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -331,7 +331,7 @@ func (r *Roster) vanished(ctx context.Context, m crew.Member) (all []loss, err e
 	if err != nil {
 		return nil, err
 	}
-	some = slices.DeleteFunc(some, func(l control.Resident) bool {
+	some = slices.DeleteFunc(some, func(l control.Lodger) bool {
 		switch l.Phase { //nolint:exhaustive // in all others, a node has it
 		case doze.Failed, doze.Uploading, doze.Building, doze.Pending, doze.Starting, doze.Deleting:
 			return true
@@ -358,7 +358,7 @@ func (r *Roster) vanished(ctx context.Context, m crew.Member) (all []loss, err e
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, loss{doze.NodeLoss{Kind: doze.LostSandbox, Workspace: l.Workspace, Name: l.Name, Older: has}, r.restart(l.Lodger, node, has)})
+			all = append(all, loss{doze.NodeLoss{Kind: doze.LostSandbox, Workspace: l.Workspace, Name: l.Name, Older: has}, r.restart(l, node, has)})
 		}
 	}
 	return all, nil

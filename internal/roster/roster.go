@@ -50,7 +50,7 @@ type Control interface {
 	LodgerNamed(ctx context.Context, workspace, name string) (control.Lodger, error)
 	InTurn(ctx context.Context, of control.Lodger, do func(ctx context.Context, o fleet.Order, last control.Use) error) error
 	// Residents, Forsake and Relent are as [control.Link] says.
-	Residents(ctx context.Context, at func(machine string) bool) ([]control.Resident, error)
+	Residents(ctx context.Context, at func(machine string) bool) ([]control.Lodger, error)
 	Forsake(ctx context.Context, of control.Lodger, why error) error
 	Relent(ctx context.Context, of control.Lodger) error
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/access"
 	"github.com/dozehq/doze/internal/api"
+	"github.com/dozehq/doze/internal/control"
 	"github.com/dozehq/doze/internal/fleet/crew"
 )
 
@@ -31,6 +32,8 @@ var siblings = api.SiblingsOf(rows)
 var rows = []api.Row[*Server]{
 	api.GET("/platform/nodes", access.Admin, "List nodes", api.Read((*Server).list).
 		About("Only operators get it. A platform of one process has no list of nodes.")),
+	api.GET("/platform/nodes/{node}/sandboxes", access.Admin, "List sandboxes of a node", api.Read((*Server).sandboxes).
+		About("Those of all workspaces that live, with a memory or an archive. Those come first that were used last.")),
 	api.POST("/platform/nodes/{node}/cordon", access.Admin, "Cordon a node", api.Read((*Server).cordon).
 		About("It keeps its sandboxes, and takes no new ones.")),
 	api.POST("/platform/nodes/{node}/uncordon", access.Admin, "Uncordon a node", api.Read((*Server).uncordon)),
@@ -42,6 +45,8 @@ var rows = []api.Row[*Server]{
 		About("Until then, restored records count as older than the nodes. It is 409 if something would be lost, or a node on record is away. With force, that is lost, and the answer lists it.")),
 	api.DELETE("/platform/nodes/{node}", access.Admin, "Remove a node", api.Read((*Server).remove).Asks("force").
 		About("It is 409 while the node has a lease, or has what the bucket does not have. With force, that is lost, and the answer lists it.")),
+	api.GET("/sandboxes/{name}/node", access.Admin, "Get the node of a sandbox", api.Read((*Server).node).
+		About("Only operators get it. It is 409 for a sandbox that has no node, such as one that failed.")),
 	api.POST("/sandboxes/{name}/move", access.Admin, "Move a sandbox to another node", api.Write[doze.MoveRequest]((*Server).move).
 		About("Only operators can do it. The sandbox sleeps here and wakes there, with its memory and processes. Requests to it wait meanwhile.")),
 }
@@ -214,6 +219,41 @@ func (s *Server) move(ctx context.Context, q *http.Request, body map[string]any)
 		return doze.Moved{}, err
 	}
 	return doze.Moved{Node: s.Roster.where(l.Machine)}, nil
+}
+
+func (s *Server) node(ctx context.Context, q *http.Request) (doze.SandboxNode, error) {
+	if err := s.may(ctx); err != nil {
+		return doze.SandboxNode{}, err
+	}
+	l, err := s.Roster.Control.LodgerNamed(ctx, api.Caller(ctx).Workspace, q.PathValue("name"))
+	if err != nil {
+		return doze.SandboxNode{}, err
+	}
+	return doze.SandboxNode{Node: s.Roster.where(l.Machine)}, nil
+}
+
+func (s *Server) sandboxes(ctx context.Context, q *http.Request) (out doze.NodeSandboxes, err error) {
+	if err := s.may(ctx); err != nil {
+		return out, err
+	}
+	id := q.PathValue("node")
+	if _, err := s.Roster.Store.Node(ctx, id); err != nil {
+		return out, err
+	}
+	all, err := s.Roster.lodgers(ctx, id)
+	if err != nil {
+		return out, err
+	}
+	out = doze.NodeSandboxes{Total: len(all), Sandboxes: []doze.NodeSandbox{}}
+	for _, l := range all[:min(len(all), doze.NodeSandboxesMax)] {
+		out.Sandboxes = append(out.Sandboxes, doze.NodeSandbox{Workspace: l.Workspace, Name: l.Name, Status: l.Phase.Status(), State: l.Phase.State(), LastUsedAt: doze.Time{Time: l.Used}})
+	}
+	return out, nil
+}
+
+// lodgers are the living sandboxes that a node has, those first that were used last.
+func (r *Roster) lodgers(ctx context.Context, id string) ([]control.Lodger, error) {
+	return r.Control.Lodgers(ctx, func(machine string) bool { return r.where(machine) == id }, r.machines(id), id == r.Crew.Home())
 }
 
 // where is the node of a machine.

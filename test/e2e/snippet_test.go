@@ -60,7 +60,7 @@ var snippets = map[string]snippet{
 			"/var/lib/doze", "$DATA",
 			"doze exec -e CI=1 -w /app web npm test", "doze exec web mkdir /app; doze exec -e CI=1 -w /app web printenv CI",
 			"doze exec -it web bash", ": -it", "doze shell web", ": shell", // they need a terminal: TestTerminal
-			"doze node ls", ":", "doze node drain NODE", ":", "doze sandbox move web --to NODE", ":", // TestDrain, TestMove
+			"doze node ls", ":", "doze node sandboxes NODE", ":", "doze node drain NODE", ":", "doze sandbox where web", ":", "doze sandbox move web --to NODE", ":", // TestDrain, TestMove
 			"doze build . -t app", ": -t app", "doze create site --image app:2", ":", "doze image build-logs app", ":", // TestBuilds
 			"web ./server", "web sleep 60", "web make", "web true",
 			"doze ls --watch", "ends 2 doze ls --watch", "doze top", "ends 3 doze top", "doze events web --follow", "ends 2 doze events web --follow",
@@ -81,7 +81,7 @@ var snippets = map[string]snippet{
 			"doze drive create shared", ":", "doze drive mount web shared /mnt/shared", ":", // docs/api/drives.md does
 			"doze build ./closed -t closed", ":", "doze sandbox create web --image closed", ":", // TestPackageMirrors
 			"dozed certificates --data /var/lib/doze", "dozed certificates --data $PWD/fleet",
-			"dozed control --data /var/lib/doze --control-listen", ": control", "dozed node --data /var/lib/doze --control", ": node", "dozed edge --data /var/lib/doze --control", ": edge", "doze node ", ": node ", "doze sandbox move web --to NODE", ":", // TestEnroll, TestDrain and TestMove
+			"dozed control --data /var/lib/doze --control-listen", ": control", "dozed node --data /var/lib/doze --control", ": node", "dozed edge --data /var/lib/doze --control", ": edge", "doze node ", ": node ", "doze sandbox where web", ":", "doze sandbox move web --to NODE", ":", // TestEnroll, TestDrain and TestMove
 			">/etc/doze.remote)", ">doze.remote)", "until doze login", "until : login", "/etc/doze/doze.json", "doze.json", // TestStranger
 			"dozed control --data /var/lib/doze &", ":", "dozed node    --data /var/lib/doze &", ":", "dozed edge    --data /var/lib/doze &", ":", // the roles of every other test
 			"make release ", ": make release ", "docker load <dist/", ": docker load dist/", "helm install", ": helm install", "sudo sh dist/VERSION/install.sh", ": install.sh", "sudo systemctl", ": systemctl", // make release-test

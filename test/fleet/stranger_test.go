@@ -233,6 +233,10 @@ func TestStranger(t *testing.T) {
 		t.Errorf("the sandbox on the third node answers %q", out)
 	}
 	t.Logf("%.1f s: the first sandbox on the third node answers", time.Since(began).Seconds())
+	at := one.run(ctx, "doze sandbox where "+firstSandbox+"; doze node sandboxes "+nodes["three"].ID)
+	if !strings.Contains(at, nodes["three"].ID) || strings.Count(at, firstSandbox) != 2 {
+		t.Errorf("the sandbox on the third node is said to be at:\n%s", at)
+	}
 	err = until(ctx, readyTime, func() error { // a node says it when it renews its lease
 		if n := strangerNodes(ctx, t, one)["three"]; n.Sandboxes != 1 {
 			return fmt.Errorf("the third node is %+v, want one sandbox", n)

@@ -1040,6 +1040,21 @@ class NodeLoss:
 
 
 @dataclass(kw_only=True)
+class NodeSandbox:
+    last_used_at: str | None = field(default=None, metadata={"json": "lastUsedAt"})
+    name: str
+    state: str | None = field(default=None)
+    status: str
+    workspace: str
+
+
+@dataclass(kw_only=True)
+class NodeSandboxes:
+    sandboxes: list[NodeSandbox]
+    total: int
+
+
+@dataclass(kw_only=True)
 class NodeToken:
     control: str
     expires_at: str = field(metadata={"json": "expiresAt"})
@@ -1535,6 +1550,11 @@ class SandboxHealthCheck:
     #: the end of what the last check wrote
     output: str
     status: Literal["starting", "healthy", "unhealthy"]
+
+
+@dataclass(kw_only=True)
+class SandboxNode:
+    node: str
 
 
 @dataclass(kw_only=True)

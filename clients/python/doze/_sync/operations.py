@@ -285,6 +285,10 @@ class ControlOperations:
         """List nodes. Only operators get it. A platform of one process has no list of nodes. Needs the scope admin."""
         return self._transport.call("GET", f"{self._base}/platform/nodes", decode=_codec.items(_codec.model(models.Node)), timeout=timeout)
 
+    def get_platform_nodes_by_node_sandboxes(self, node: str, *, timeout: float | None = None) -> models.NodeSandboxes:
+        """List sandboxes of a node. Those of all workspaces that live, with a memory or an archive. Those come first that were used last. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/platform/nodes/{_codec.segment(node)}/sandboxes", decode=_codec.model(models.NodeSandboxes), timeout=timeout)
+
     def get_platform_users(self, *, timeout: float | None = None) -> list[models.User]:
         """List all users of the platform. Only operators get them. Needs the scope admin."""
         return self._transport.call("GET", f"{self._base}/platform/users", decode=_codec.items(_codec.model(models.User)), timeout=timeout)
@@ -328,6 +332,10 @@ class ControlOperations:
     def get_sandboxes_by_name_egress(self, name: str, *, timeout: float | None = None) -> models.EgressSummary:
         """Read where a sandbox connected to. The last destinations, allowed and refused, with the rule that decided. It wakes nothing. Needs the scope sandboxes:get."""
         return self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/egress", decode=_codec.model(models.EgressSummary), timeout=timeout)
+
+    def get_sandboxes_by_name_node(self, name: str, *, timeout: float | None = None) -> models.SandboxNode:
+        """Get the node of a sandbox. Only operators get it. It is 409 for a sandbox that has no node, such as one that failed. Needs the scope admin."""
+        return self._transport.call("GET", f"{self._base}/sandboxes/{_codec.segment(name)}/node", decode=_codec.model(models.SandboxNode), timeout=timeout)
 
     def get_sandboxes_by_name_previews(self, name: str, *, timeout: float | None = None) -> list[models.Preview]:
         """List the previews of a sandbox. Needs the scope sandboxes:get."""
