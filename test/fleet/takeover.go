@@ -167,7 +167,7 @@ func takeover(ctx context.Context, dir string, asleep, awake int, answers string
 		return err
 	}
 	say(fmt.Sprintf("%d sandboxes are on %s", len(f.has(first)), first))
-	err = f.ripe(ctx, lossTime, all)
+	err = f.born(ctx, lossTime, all)
 	if err = errors.Join(err, f.cordon(ctx, first, "uncordon")); err != nil {
 		return err
 	}
