@@ -12,16 +12,11 @@ import (
 // TestDestroyed: the host of a node is gone for good. Its sandbox goes on from the bucket with its
 // memory. A volume that the bucket has not is lost by force alone, and by name.
 func TestDestroyed(t *testing.T) {
-	ctx, f := t.Context(), begin(t)
+	ctx, f := t.Context(), begin(t, "--pause-after", pauseAfter, "--disk-after", diskAfter, "--remote-after", copyAfter)
 	must := fatal(t)
 	w, err := f.witness(ctx, "origin", rareWrites)
 	must(err)
-	must(until(ctx, readyTime, func() error {
-		if !f.copied("origin") {
-			return errors.New("the bucket has no copy of the sandbox: " + f.tail(nodeName(0)))
-		}
-		return nil
-	}))
+	must(f.born(ctx, readyTime, []*witness{w}))
 	had := f.holder("origin")
 	must(f.cordon(ctx, had, "cordon"))
 	f.gate.does.Store(gateRefuses) // until the node is gone, nothing of it is copied

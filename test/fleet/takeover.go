@@ -82,7 +82,8 @@ func (f *fleet) cordon(ctx context.Context, but, word string) error {
 	return nil
 }
 
-// ripe waits until the bucket has a copy of each sandbox.
+// ripe waits until the bucket has a copy of each sandbox, of any moment. Where a sandbox may go back
+// to it, born is right.
 func (f *fleet) ripe(ctx context.Context, most time.Duration, all []*witness) error {
 	return until(ctx, most, func() error {
 		for _, w := range all {
