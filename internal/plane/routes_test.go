@@ -33,7 +33,8 @@ var open = []string{
 var everywhere = []string{
 	// These are for operators alone.
 	"POST /platform/nodes/{node}/cordon", "POST /platform/nodes/{node}/uncordon", "POST /platform/nodes/{node}/drain",
-	"POST /platform/nodes/settle", "DELETE /platform/nodes/{node}", "POST /sandboxes/{name}/move",
+	"POST /platform/nodes/settle", "DELETE /platform/nodes/{node}", "GET /platform/nodes/{node}/sandboxes",
+	"POST /sandboxes/{name}/move", "GET /sandboxes/{name}/node",
 	"GET /features/{feature}", "PUT /volume_templates/{template}", "PUT /platform/users/{user}", "PUT /images/{type}/{image}/archive",
 }
 
