@@ -11,9 +11,10 @@ import (
 var errBodyTooLarge = errors.New("the body is too large")
 
 // limitedBody is a request body with an end, and with the trailers that come
-// behind it.
+// behind it. Its Close does nothing: what is left of the body is read by linger, and the
+// server closes it.
 type limitedBody struct {
-	io.ReadCloser
+	io.Reader
 	in   *http.Request // whose Trailer is filled in at the end of the body
 	left int64
 	over atomic.Bool // read by the handler, written by the transport
@@ -22,6 +23,8 @@ type limitedBody struct {
 }
 
 func (b *limitedBody) exceeded() bool { return b.over.Load() }
+
+func (b *limitedBody) Close() error { return nil }
 
 // trailer returns the map that will hold the trailers. Only those announced
 // and not of the platform pass.
@@ -35,7 +38,7 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	if b.over.Load() {
 		return 0, errBodyTooLarge
 	}
-	n, err := b.ReadCloser.Read(p)
+	n, err := b.Reader.Read(p)
 	if b.left -= int64(n); b.left < 0 {
 		b.over.Store(true)
 		return 0, errBodyTooLarge

@@ -184,11 +184,16 @@ func (e *Edge) serveAt(w http.ResponseWriter, r *http.Request, l listener) {
 		}
 	}
 	if err := e.serve(rec, r, v, l); err != nil {
-		rec.Header().Set("X-Request-Id", v.id)
-		refuse(rec, r, err)
-		if e.denied != nil {
-			e.denied(r, v.id, v.caller, v.upstream, err)
-		}
+		e.deny(rec, r, v, err)
+	}
+}
+
+// deny answers a request that goes no further.
+func (e *Edge) deny(w http.ResponseWriter, r *http.Request, v *visit, err error) {
+	w.Header().Set("X-Request-Id", v.id)
+	refuse(w, r, err)
+	if e.denied != nil {
+		e.denied(r, v.id, v.caller, v.upstream, err)
 	}
 }
 
@@ -231,7 +236,9 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listene
 	}
 	defer leave()
 	if r.ContentLength > e.bodyMax {
-		return errTooLarge
+		e.deny(w, r, v, errTooLarge)
+		linger(r.Context(), w, r, r.Body)
+		return nil
 	}
 	shown := showsPage(r, v)
 	if err := v.origin.shows(r); err != nil && !shown {
@@ -390,8 +397,9 @@ func (v *visit) aim(r *http.Request, path string) error {
 
 // forward carries r to the sandbox and the answer back.
 func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
-	limited := &limitedBody{ReadCloser: r.Body, left: e.bodyMax, in: r}
-	if r.Body != nil && r.Body != http.NoBody {
+	body := r.Body
+	limited := &limitedBody{Reader: body, left: e.bodyMax, in: r}
+	if body != nil && body != http.NoBody {
 		r.Body = limited
 	}
 	proxy := httputil.ReverseProxy{
@@ -437,6 +445,7 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
 		},
 	}
 	proxy.ServeHTTP(w, r)
+	linger(r.Context(), w, r, body)
 }
 
 // stateAgeHeader has the age of the state of a sandbox, in seconds. It is on the

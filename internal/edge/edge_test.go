@@ -1051,7 +1051,6 @@ func TestBodiesAreBounded(t *testing.T) {
 		"chunked":   io.MultiReader(bytes.NewReader(make([]byte, 1<<20+1))),
 	} {
 		t.Run(name, func(t *testing.T) {
-			// A client that pushes on regardless may see a reset before the answer.
 			resp := w.do(t, http.MethodPost, host, "/", "acme", body, "Expect", "100-continue")
 			if resp.StatusCode != http.StatusRequestEntityTooLarge || platformError(t, resp)["code"] != bodyTooLarge {
 				t.Errorf("status %d", resp.StatusCode)
@@ -1060,6 +1059,59 @@ func TestBodiesAreBounded(t *testing.T) {
 	}
 	if resp := w.do(t, http.MethodPost, host, "/", "acme", bytes.NewReader(make([]byte, 1<<20))); resp.StatusCode != http.StatusOK {
 		t.Errorf("the largest body: %d", resp.StatusCode)
+	}
+}
+
+// TestEarlyAnswers: a client that reads only after it has sent gets the answer, although
+// that came before the end of its body, by longer than a server waits by itself.
+func TestEarlyAnswers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		length string
+		status string
+	}{
+		"of the sandbox":              {"Content-Length: 1048576", "429"},
+		"of the sandbox, in chunks":   {"Transfer-Encoding: chunked", "429"},
+		"of the edge":                 {"Content-Length: 2097153", "413"},
+		"in the middle of its chunks": {"Transfer-Encoding: chunked", "413"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if tt.status == "413" {
+					_, _ = io.Copy(io.Discard, r.Body)
+				}
+				w.WriteHeader(http.StatusTooManyRequests)
+			}))
+			w.bodyMax = 2 << 20
+			if name == "in the middle of its chunks" {
+				w.bodyMax = 1 << 18
+			}
+			conn, err := net.Dial("tcp", w.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_, err = fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer acme\r\n%s\r\n\r\n", host, tt.length)
+			for range 16 { // 1.6 s
+				if err != nil {
+					t.Fatalf("while it sends: %v", err)
+				}
+				time.Sleep(100 * time.Millisecond)
+				piece := strings.Repeat("x", 64<<10)
+				if strings.HasPrefix(tt.length, "Transfer") {
+					piece = "10000\r\n" + piece + "\r\n"
+				}
+				_, err = io.WriteString(conn, piece)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if !strings.HasPrefix(resp.Status, tt.status) {
+				t.Errorf("it got %s", resp.Status)
+			}
+		})
 	}
 }
 
