@@ -307,7 +307,7 @@ func (h *Host) openNode(ctx context.Context) (err error) {
 		Woke:   o.Metrics.Woke, Sank: o.Metrics.Sank, Refused: o.Metrics.Refused, Traced: o.Traced,
 
 		Room: h.disk.Claim, SleepRoom: h.disk.ClaimSleep,
-		Available: available(hostAvailable, driver.Free), Reserve: o.Memory.reserve(h.memory), Limit: h.memory,
+		Crowded: crowded, Available: available(hostAvailable, driver.Free), Reserve: o.Memory.reserve(h.memory), Limit: h.memory,
 		Overcommit: o.Memory.Overcommit, Budget: o.Memory.BudgetMB << 20, Spares: o.WarmPool, SparesMax: o.WarmPoolMax,
 		GoBack: o.GoBack, CheckpointEvery: o.CheckpointEvery, CheckpointPause: o.CheckpointPause,
 		IdleCPU: o.IdleCPU, BusyMax: o.BusyMax,

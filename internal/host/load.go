@@ -1,7 +1,10 @@
 package host
 
 import (
+	"bytes"
+	"os"
 	"runtime"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -36,4 +39,26 @@ func (h *Host) load() fleet.Load {
 		l.Workspaces = now.Workspaces
 	}
 	return l
+}
+
+// crowded reports whether all processors are in use just now: more threads run or wait for
+// a processor than there are processors. One of them is the caller.
+func crowded() bool {
+	raw, err := os.ReadFile("/proc/loadavg")
+	return err == nil && runnable(raw) > runtime.NumCPU()
+}
+
+// runnable returns the number of threads that run or wait for a processor, from
+// proc_loadavg(5): "0.20 0.18 0.12 1/80 11206". It is 0 for another text.
+func runnable(raw []byte) int {
+	fields := bytes.Fields(raw)
+	if len(fields) < 4 {
+		return 0
+	}
+	n, _, _ := bytes.Cut(fields[3], []byte("/"))
+	running, err := strconv.Atoi(string(n))
+	if err != nil {
+		return 0
+	}
+	return running
 }

@@ -18,8 +18,8 @@ const (
 	absentLook = 200 * time.Millisecond
 	// absentRetry is the pause after memory that did not come.
 	absentRetry = 5 * time.Second
-	// stayLook is how soon a box that was due in a lower tier is looked at again, while memory
-	// comes from the bucket. It stays for stayMost at most: the others need memory, too.
+	// stayLook is how soon a box that was due in a lower tier is looked at again, if it had
+	// to stay. It stays for stayMost at most: the others need memory, too.
 	stayLook, stayMost = time.Second, time.Minute
 )
 
@@ -338,12 +338,13 @@ func (n *Node) receiveAll(ctx context.Context) {
 }
 
 // Receiving reports whether memory is coming from the bucket.
-func (n *Node) Receiving() bool { return n.arrivals.busy() }
+func (n *Node) Receiving() bool { return n.arrivals.busyFor(time.Now()) > 0 }
 
-// stays reports whether boxes stay in their tiers because memory comes from the bucket: a
-// checkpoint takes the processors from what somebody waits for.
+// stays reports whether boxes stay in their tiers. They do while memory comes from the
+// bucket, and while wakes wait for each other. A checkpoint would take the processors from
+// what somebody waits for.
 func (n *Node) stays(now time.Time) bool {
-	d := n.arrivals.busyFor(now)
+	d := max(n.arrivals.busyFor(now), n.wakes.queuedFor(now))
 	return d > 0 && d < stayMost
 }
 

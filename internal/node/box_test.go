@@ -7,8 +7,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -19,6 +21,7 @@ import (
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/machine"
 	"github.com/dozehq/doze/internal/machine/machinetest"
+	"github.com/dozehq/doze/internal/node"
 )
 
 func TestHoldsWakeOnce(t *testing.T) {
@@ -821,7 +824,7 @@ func TestUnknown(t *testing.T) {
 	})
 }
 
-// TestWakeStorm: nobody waits for the wake of another.
+// TestWakeStorm: while processors have room, nobody waits for the wake of another.
 func TestWakeStorm(t *testing.T) {
 	virtual(t, func(h *host) {
 		t := h.t
@@ -841,6 +844,95 @@ func TestWakeStorm(t *testing.T) {
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("200 wakes of a second each took %v", took)
 		}
+	})
+}
+
+// TestCrowdedWakes: while the processors are all in use, some wake at a time. Each of
+// them has its turn until it has answered, but not for ever. Nobody goes to disk meanwhile,
+// and who is not on disk wakes at once.
+func TestCrowdedWakes(t *testing.T) {
+	const most = 3
+	for name, tt := range map[string]struct {
+		held bool          // the requests do not end
+		took time.Duration // of each turn
+	}{
+		"answered":     {false, time.Second},
+		"never":        {true, node.WakeTurn},
+		"fails before": {false, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(h *host) {
+				t, busy := h.t, atomic.Bool{}
+				o := h.options()
+				o.Crowded = busy.Load
+				p := h.startWith(o)
+				p.WakeAtATime(most)
+				var uids []string
+				for i := range 2*most + 1 {
+					uids = append(uids, fmt.Sprintf("s%d", i))
+					p.create(uids[i])
+				}
+				time.Sleep(pauseAfter + diskAfter + time.Minute)
+				p.create("paused")
+				time.Sleep(pauseAfter + saveAfter + time.Second)
+				p.in("paused", doze.Standby, "saved")
+				busy.Store(true)
+				h.Delay(machinetest.OpRestore, time.Second)
+				if name == "fails before" {
+					h.FailNext(machinetest.OpRestore, errBroken)
+				}
+				began := time.Now()
+				var all sync.WaitGroup
+				came := make([]time.Duration, len(uids))
+				for i, uid := range uids {
+					all.Go(func() {
+						release, err := p.Hold(t.Context(), uid)
+						came[i] = time.Since(began)
+						if err == nil && !tt.held {
+							release()
+						}
+					})
+				}
+				synctest.Wait()
+				p.hello("paused")
+				if took := time.Since(began); took != 0 {
+					t.Errorf("one that is not on disk waited %v", took)
+				}
+				all.Wait()
+				if took, want := slices.Max(came), 2*tt.took+time.Second; took != want {
+					t.Errorf("the last one came after %v, want %v", took, want)
+				}
+			})
+		})
+	}
+}
+
+// TestCrowdedStays: one that is due on disk stays while wakes wait for each other, but not
+// for ever.
+func TestCrowdedStays(t *testing.T) {
+	virtual(t, func(h *host) {
+		t, busy := h.t, atomic.Bool{}
+		o := h.options()
+		o.Crowded = busy.Load
+		p := h.startWith(o)
+		p.WakeAtATime(1)
+		p.create("early")
+		var uids []string
+		for i := range 1 + int(2*time.Minute/node.WakeTurn) {
+			uids = append(uids, fmt.Sprintf("s%d", i))
+			p.create(uids[i])
+		}
+		time.Sleep(pauseAfter + diskAfter + time.Minute)
+		p.hello("early")
+		time.Sleep(pauseAfter + diskAfter - 10*time.Second)
+		busy.Store(true)
+		for _, uid := range uids {
+			go func() { _, _ = p.Hold(t.Context(), uid) }()
+		}
+		time.Sleep(20 * time.Second)
+		p.in("early", doze.Standby, "saved")
+		time.Sleep(time.Minute)
+		p.in("early", doze.Standby, "disk")
 	})
 }
 

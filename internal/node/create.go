@@ -68,7 +68,7 @@ func (n *Node) build(ctx context.Context, b *Box, plan planner, u *undo) error {
 	b.entry.of(&b.made.image, &b.order)
 	b.mu.Unlock()
 	u.push(func() error { return os.RemoveAll(n.dir(o.UID)) })
-	leave, err := n.births.enter(ctx, o.Workspace)
+	leave, err := n.creates.enter(ctx, o.Workspace)
 	if err != nil {
 		return err
 	}

@@ -30,3 +30,9 @@ func ParseRecord(raw []byte, uid string) bool {
 
 // HiddenSchedule is the schedule of the machines of the platform itself.
 var HiddenSchedule = hiddenSchedule
+
+// WakeTurn bounds how long a wake from disk has its turn.
+const WakeTurn = wakeTurn
+
+// WakeAtATime has so many wake from disk at a time while the processors are all in use.
+func (n *Node) WakeAtATime(most int) { n.wakes.most = most }

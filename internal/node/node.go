@@ -40,8 +40,9 @@ type Node struct {
 	ahead        *ahead
 	usage        atomic.Pointer[fleet.Usage] // of the disk, as it was measured last
 	reservations reservations                // of memory
-	births       *births
-	arrivals     *births       // of memory from the bucket
+	creates      *admission
+	arrivals     *admission    // of memory from the bucket
+	wakes        *admission    // of machines whose memory is on disk
 	wanted       bell.Bell     // rings when there is a box whose memory is to come
 	collectors   chan struct{} // holds a token for each answer about output
 	snapshots    snapshots
@@ -68,8 +69,9 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	o.fill()
 	n := &Node{Options: o, began: time.Now(), ledger: newLedger(), reports: newReports(), boxes: map[string]*Box{}, machines: map[string]*Box{}}
 	n.collectors = make(chan struct{}, collectorsMax)
-	n.births = newBirths(runtime.NumCPU() + 1)   // one may wait for a disk
-	n.arrivals = newBirths(runtime.NumCPU() + 1) // or for the bucket
+	n.creates = newAdmission(runtime.NumCPU()+1, nil)  // one may wait for a disk
+	n.arrivals = newAdmission(runtime.NumCPU()+1, nil) // or for the bucket
+	n.wakes = newAdmission(wakesPerProcessor*runtime.NumCPU(), o.Crowded)
 	n.wanted = bell.New()
 	n.reservations = reservations{most: int64(float64(o.Limit) * o.Overcommit), reserved: map[string]int64{}}
 	n.ahead = newAhead(n)

@@ -94,6 +94,9 @@ type Options struct {
 	Refused func(quota string)
 	// Available returns the bytes of memory that the host can still give.
 	Available func() (int64, error)
+	// Crowded reports whether all processors of the host are in use just now. It is
+	// called often, and must not wait.
+	Crowded func() bool
 
 	PauseAfter time.Duration // unused for this long, a sandbox is paused
 	IdleCPU    float64       // with this share of a processor in use, a sandbox without requests is not paused; 0: none counts
@@ -142,6 +145,9 @@ func (o *Options) fill() {
 	}
 	if o.Traffic == nil {
 		o.Traffic = func(string) (doze.NetworkUsage, error) { return doze.NetworkUsage{}, nil }
+	}
+	if o.Crowded == nil {
+		o.Crowded = func() bool { return false }
 	}
 	if o.Refused == nil {
 		o.Refused = func(string) {}

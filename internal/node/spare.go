@@ -93,7 +93,7 @@ func (a *ahead) launch(ctx context.Context, c machine.Config) (_ *spare, err err
 // among the sandboxes that are being created: theirs are wanted now.
 func (a *ahead) fill(ctx context.Context, c machine.Config, n int) error {
 	for a.count(key(c)) < n {
-		leave, err := a.n.births.enter(ctx, nobody)
+		leave, err := a.n.creates.enter(ctx, nobody)
 		if err != nil {
 			return err
 		}

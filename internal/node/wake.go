@@ -20,6 +20,16 @@ import (
 // runs into it.
 const wakeTimeout = 60 * time.Second
 
+// Of 70 machines that came from disk at once on two processors, each took twice the
+// processor time that it takes among four, and most answered as late as the last. So some
+// come at a time, and each until it has answered. While the processors have room, more
+// come.
+const (
+	wakesPerProcessor = 2
+	// wakeTurn bounds a turn: some requests take longer.
+	wakeTurn = 5 * time.Second
+)
+
 // goneMessage says what happened to a machine that the engine does not know any
 // more.
 const goneMessage = "its machine is gone, and its memory with it"
@@ -34,6 +44,7 @@ type attempt struct {
 // wakes are the wakes of a box. The lock of the box guards them.
 type wakes struct {
 	attempt *attempt   // the wake under way
+	leave   func()     // ends the turn of the last wake from disk; nil if there was none
 	asked   time.Time  // since when somebody waits for a wake; zero if nobody does
 	traces  trace.Ring // of the last wakes and of the create; it has a lock of its own
 }
@@ -158,20 +169,56 @@ func (b *Box) release(since idle.Mark) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.use.Release(time.Now(), since)
+	b.wakes.answered()
 	b.sinking.arm()
+}
+
+// come waits until the memory of the box is here, and until it may come from disk among
+// all that do.
+func (b *Box) come(ctx context.Context) error {
+	if err := b.arrive(ctx); err != nil {
+		return err
+	}
+	if !b.isOnDisk() {
+		return nil
+	}
+	leave, err := b.n.wakes.enter(ctx, b.order.Workspace)
+	if err != nil {
+		return err
+	}
+	leave = sync.OnceFunc(leave)
+	time.AfterFunc(wakeTurn, leave)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wakes.leave = leave
+	return nil
+}
+
+func (b *Box) isOnDisk() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.machine == nil || b.machine.Tier() == machine.OnDisk
+}
+
+// answered ends the turn of a wake from disk. Preconditions: mu is held.
+func (w *wakes) answered() {
+	if w.leave != nil {
+		w.leave()
+		w.leave = nil
+	}
 }
 
 // wake resumes the machine and wakes everybody who waits for it.
 func (b *Box) wake(try *attempt, port uint16) {
 	defer try.trace.Leave()
-	arrived := b.arrive(trace.With(b.life, try.trace)) // as long as it takes
+	came := b.come(trace.With(b.life, try.trace)) // as long as it takes
 	ctx, cancel := context.WithTimeout(trace.With(b.life, try.trace), wakeTimeout)
 	defer cancel()
 	from := machine.OnDisk
-	if arrived != nil {
+	if came != nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.awoke(try, from, arrived)
+		b.awoke(try, from, came)
 		return
 	}
 	b.change(ctx, func(m machine.Machine) error {
@@ -204,6 +251,7 @@ func (b *Box) awoke(try *attempt, from machine.Tier, err error) {
 	try.err = b.woken(err, from, took)
 	if err != nil {
 		try.trace.Fail(told(try.err))
+		b.wakes.answered()
 	}
 	try.trace.Pass()
 	close(try.done)

@@ -41,7 +41,7 @@ var stages = [count]struct{ name, is string }{
 	Settle:   {"settle", "a pause, a move to a lower tier or a snapshot that is under way ends"},
 	Image:    {"image", "the node looks up the image, and pulls it if it has to"},
 	Commit:   {"commit", "the node writes its record of the sandbox"},
-	Turn:     {"turn", "the wake waits for its turn to change the machine; the create waits while too many machines are made at once"},
+	Turn:     {"turn", "the wake waits for its turn to change the machine, or while too many come from disk at once; the create waits while too many machines are made at once"},
 	Find:     {"find", "the node looks for a machine that it could not adopt when it started"},
 	Memory:   {"memory", "the node reserves memory, and may move other sandboxes to disk for it"},
 	Network:  {"network", "the sandbox gets an address, and its network rules take effect"},
