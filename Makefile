@@ -90,7 +90,7 @@ test: room deps-test build bin/gotestsum ## every test; real sandboxes need root
 	$(BUILDER) ../$(GOTESTSUM) --packages ./... -- $(VETTED) -p 1 -timeout 10m
 	$(GOTESTSUM) --packages ./test/attack -- $(MAIN) -timeout 20m
 test-long:
-	$(GOTESTSUM) --packages "$(LONG)" -- $(MAIN) -p 1 -parallel 3 -timeout 40m
+	$(GOTESTSUM) --packages "$(LONG)" -- $(MAIN) -p 1 -parallel 3 -timeout 60m
 	DOZE_TEST_ROLES=1 $(GOTESTSUM) --packages ./test/contract -- $(MAIN) -timeout 20m
 	$(GOTESTSUM) --packages "$(ALSO)" -- $(MAIN) -timeout 40m
 test-short:
