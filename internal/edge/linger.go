@@ -15,7 +15,9 @@ const lingerMax = 30 * time.Second
 // read after they have sent: if the connection ended before, they would get a reset
 // instead of the answer. HTTP/2 tells them without an end of the connection.
 func linger(ctx context.Context, w http.ResponseWriter, r *http.Request, body io.Reader) {
-	if r.ProtoMajor != 1 || r.ContentLength == 0 || r.Header.Get("Expect") != "" { // with it, a client that has its answer sends nothing
+	// A client that expects leave to send has its answer instead. After an upgrade, there is
+	// no body.
+	if r.ProtoMajor != 1 || r.ContentLength == 0 || r.Header.Get("Expect") != "" || r.Header.Get("Upgrade") != "" {
 		return
 	}
 	control := http.NewResponseController(w)
