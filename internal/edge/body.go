@@ -17,7 +17,8 @@ type limitedBody struct {
 	io.Reader
 	in   *http.Request // whose Trailer is filled in at the end of the body
 	left int64
-	over atomic.Bool // read by the handler, written by the transport
+	// The handler reads these, and the transport writes them.
+	begun, over atomic.Bool
 
 	out http.Header // the trailers that the sandbox gets
 }
@@ -38,6 +39,7 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	if b.over.Load() {
 		return 0, errBodyTooLarge
 	}
+	b.begun.Store(true)
 	n, err := b.Reader.Read(p)
 	if b.left -= int64(n); b.left < 0 {
 		b.over.Store(true)

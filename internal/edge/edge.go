@@ -159,6 +159,7 @@ type visit struct {
 	path     string // escaped, as the sandbox gets it
 	query    string // the same, with its question mark
 	raw      bool   // it becomes a connection to the port
+	switched bool   // it became one, of another protocol
 
 	pass    *access.Pass   // of the ticket that it came with, if it did
 	preview *fleet.Preview // if it came by one
@@ -236,8 +237,9 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listene
 	}
 	defer leave()
 	if r.ContentLength > e.bodyMax {
-		e.deny(w, r, v, errTooLarge)
-		linger(r.Context(), w, r, r.Body)
+		if e.deny(w, r, v, errTooLarge); !expects(r, false) {
+			linger(r.Context(), w, r, r.Body)
+		}
 		return nil
 	}
 	shown := showsPage(r, v)
@@ -414,6 +416,7 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
 			}
 			v.origin.finish(resp.Header)
 			if conn, ok := resp.Body.(io.ReadWriteCloser); ok && resp.StatusCode == http.StatusSwitchingProtocols {
+				v.switched = true
 				resp.Body = v.idle.start(conn, v.raw)
 			} else {
 				v.origin.trail(resp)
@@ -445,7 +448,9 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
 		},
 	}
 	proxy.ServeHTTP(w, r)
-	linger(r.Context(), w, r, body)
+	if !v.switched && !expects(r, limited.begun.Load()) {
+		linger(r.Context(), w, r, body)
+	}
 }
 
 // stateAgeHeader has the age of the state of a sandbox, in seconds. It is on the

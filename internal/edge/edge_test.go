@@ -1071,6 +1071,7 @@ func TestEarlyAnswers(t *testing.T) {
 	}{
 		"of the sandbox":              {"Content-Length: 1048576", "429"},
 		"of the sandbox, in chunks":   {"Transfer-Encoding: chunked", "429"},
+		"expected, and begun":         {"Expect: 100-continue\r\nContent-Length: 1048576", "429"},
 		"of the edge":                 {"Content-Length: 2097153", "413"},
 		"in the middle of its chunks": {"Transfer-Encoding: chunked", "413"},
 	} {
@@ -1079,6 +1080,9 @@ func TestEarlyAnswers(t *testing.T) {
 			w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if tt.status == "413" {
 					_, _ = io.Copy(io.Discard, r.Body)
+				}
+				if strings.HasPrefix(tt.length, "Expect") {
+					_, _ = r.Body.Read(make([]byte, 1)) // the client may send
 				}
 				w.WriteHeader(http.StatusTooManyRequests)
 			}))
@@ -1103,7 +1107,11 @@ func TestEarlyAnswers(t *testing.T) {
 				}
 				_, err = io.WriteString(conn, piece)
 			}
-			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			in := bufio.NewReader(conn)
+			resp, err := http.ReadResponse(in, nil)
+			if err == nil && resp.StatusCode == http.StatusContinue {
+				resp, err = http.ReadResponse(in, nil)
+			}
 			if err != nil {
 				t.Fatal(err)
 			}
