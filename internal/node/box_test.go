@@ -868,7 +868,7 @@ func TestCrowdedWakes(t *testing.T) {
 				p := h.startWith(o)
 				p.WakeAtATime(most)
 				var uids []string
-				for i := range 2*most + 1 {
+				for i := range 2*most + 2 {
 					uids = append(uids, fmt.Sprintf("s%d", i))
 					p.create(uids[i])
 				}
@@ -905,6 +905,35 @@ func TestCrowdedWakes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestCrowdedCallersLeave: a wake whose callers are all gone has no turn any more when it
+// ends.
+func TestCrowdedCallersLeave(t *testing.T) {
+	virtual(t, func(h *host) {
+		t := h.t
+		o := h.options()
+		o.Crowded = func() bool { return true }
+		p := h.startWith(o)
+		p.WakeAtATime(1)
+		p.create("a")
+		p.create("b")
+		time.Sleep(pauseAfter + diskAfter + time.Minute)
+		h.Delay(machinetest.OpRestore, time.Second)
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+		go func() {
+			if _, err := p.Hold(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("it entered: %v", err)
+			}
+		}()
+		synctest.Wait()
+		p.hello("b")
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("the next one came after %v", took)
+		}
+	})
 }
 
 // TestCrowdedStays: one that is due on disk stays while wakes wait for each other, but not
