@@ -232,7 +232,8 @@ func (s *sandbox) save(ctx context.Context) error {
 		if err := errors.Join(checkpoint.Outdate(s.config), checkpoint.Sweep(s.config)); err != nil {
 			return fmt.Errorf("remove the last checkpoint: %w", err)
 		}
-		err = s.write(ctx, checkpoint.Dir(s.config), stands)
+		// Until this one is complete, there is none. So not even a request ends it.
+		err = s.write(context.WithoutCancel(ctx), checkpoint.Dir(s.config), stands)
 	}
 	if err != nil {
 		return err
