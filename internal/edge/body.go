@@ -18,7 +18,7 @@ type limitedBody struct {
 	in   *http.Request // whose Trailer is filled in at the end of the body
 	left int64
 	// The handler reads these, and the transport writes them.
-	begun, over atomic.Bool
+	begun, over, ended atomic.Bool
 
 	out http.Header // the trailers that the sandbox gets
 }
@@ -46,6 +46,7 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 		return 0, errBodyTooLarge
 	}
 	if err == io.EOF {
+		b.ended.Store(true)
 		for name := range b.out {
 			b.out[name] = b.in.Trailer[name]
 		}

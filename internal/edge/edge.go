@@ -159,7 +159,6 @@ type visit struct {
 	path     string // escaped, as the sandbox gets it
 	query    string // the same, with its question mark
 	raw      bool   // it becomes a connection to the port
-	switched bool   // it became one, of another protocol
 
 	pass    *access.Pass   // of the ticket that it came with, if it did
 	preview *fleet.Preview // if it came by one
@@ -199,7 +198,7 @@ func (e *Edge) deny(w http.ResponseWriter, r *http.Request, v *visit, err error)
 }
 
 // serve passes r on, or says why not.
-func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listener) error {
+func (e *Edge) serve(w *recorder, r *http.Request, v *visit, l listener) error {
 	if r.Method == http.MethodConnect {
 		return doze.Errorf(doze.Invalid, "the method CONNECT is not supported: a sandbox is not a proxy")
 	}
@@ -237,9 +236,8 @@ func (e *Edge) serve(w http.ResponseWriter, r *http.Request, v *visit, l listene
 	}
 	defer leave()
 	if r.ContentLength > e.bodyMax {
-		if e.deny(w, r, v, errTooLarge); !expects(r, false) {
-			linger(r.Context(), w, r, r.Body)
-		}
+		e.deny(w, r, v, errTooLarge)
+		e.linger(w, r, r.Body, false)
 		return nil
 	}
 	shown := showsPage(r, v)
@@ -398,7 +396,7 @@ func (v *visit) aim(r *http.Request, path string) error {
 }
 
 // forward carries r to the sandbox and the answer back.
-func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
+func (e *Edge) forward(w *recorder, r *http.Request, v *visit) {
 	body := r.Body
 	limited := &limitedBody{Reader: body, left: e.bodyMax, in: r}
 	if body != nil && body != http.NoBody {
@@ -416,7 +414,6 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
 			}
 			v.origin.finish(resp.Header)
 			if conn, ok := resp.Body.(io.ReadWriteCloser); ok && resp.StatusCode == http.StatusSwitchingProtocols {
-				v.switched = true
 				resp.Body = v.idle.start(conn, v.raw)
 			} else {
 				v.origin.trail(resp)
@@ -448,8 +445,8 @@ func (e *Edge) forward(w http.ResponseWriter, r *http.Request, v *visit) {
 		},
 	}
 	proxy.ServeHTTP(w, r)
-	if !v.switched && !expects(r, limited.begun.Load()) {
-		linger(r.Context(), w, r, body)
+	if !limited.ended.Load() {
+		e.linger(w, r, body, limited.begun.Load())
 	}
 }
 

@@ -12,25 +12,27 @@ import (
 const (
 	lingerMax  = 30 * time.Second
 	lingerIdle = 5 * time.Second
-	// lingerPiece is what is read of it at a time, in bytes.
-	lingerPiece = 32 << 10
 )
 
-// linger reads what is left of the body of a request that has its answer. Most clients
-// read after they have sent: if the connection ended before, they would get a reset
-// instead of the answer. HTTP/2 tells them without an end of the connection.
-func linger(ctx context.Context, w http.ResponseWriter, r *http.Request, body io.Reader) {
-	if r.ProtoMajor != 1 || r.ContentLength == 0 {
+// linger reads what is left of the body of a request that was let in and has its answer.
+// Most clients read after they have sent: if the connection ended before, they would get a
+// reset instead of the answer. Package ingress does so for everybody, but not for long.
+// begun says whether any of the body was read. HTTP/2 tells clients without an end of the
+// connection.
+func (e *Edge) linger(w *recorder, r *http.Request, body io.Reader, begun bool) {
+	waits := r.Header.Get("Expect") != "" && !begun // for leave to send, and has the answer instead
+	if r.ProtoMajor != 1 || r.ContentLength == 0 || w.status == http.StatusSwitchingProtocols || waits {
 		return
 	}
 	control := http.NewResponseController(w)
 	if control.Flush() != nil { // the connection has ended
 		return
 	}
-	stop := context.AfterFunc(ctx, func() { _ = control.SetReadDeadline(time.Now()) })
+	stop := context.AfterFunc(r.Context(), func() { _ = control.SetReadDeadline(time.Now()) })
 	defer stop()
-	piece := make([]byte, lingerPiece)
-	for end := time.Now().Add(lingerMax); ctx.Err() == nil && time.Now().Before(end); {
+	piece := e.buffers.Get()
+	defer e.buffers.Put(piece)
+	for end := time.Now().Add(lingerMax); r.Context().Err() == nil && time.Now().Before(end); {
 		if control.SetReadDeadline(time.Now().Add(lingerIdle)) != nil {
 			return // without a deadline, a client could hold on for ever
 		}
@@ -39,6 +41,3 @@ func linger(ctx context.Context, w http.ResponseWriter, r *http.Request, body io
 		}
 	}
 }
-
-// expects reports whether the client of r waits for leave to send, and did not get it.
-func expects(r *http.Request, begun bool) bool { return r.Header.Get("Expect") != "" && !begun }
