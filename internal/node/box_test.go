@@ -853,12 +853,13 @@ func TestWakeStorm(t *testing.T) {
 func TestCrowdedWakes(t *testing.T) {
 	const most = 3
 	for name, tt := range map[string]struct {
-		held bool          // the requests do not end
-		took time.Duration // of each turn
+		held  bool          // the requests do not end
+		fails bool          // the first wake does
+		took  time.Duration // of each turn
 	}{
-		"answered":     {false, time.Second},
-		"never":        {true, node.WakeTurn},
-		"fails before": {false, time.Second},
+		"answered": {took: time.Second},
+		"held":     {held: true, took: node.WakeTurn},
+		"failed":   {fails: true, took: time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(h *host) {
@@ -878,7 +879,7 @@ func TestCrowdedWakes(t *testing.T) {
 				p.in("paused", doze.Standby, "saved")
 				busy.Store(true)
 				h.Delay(machinetest.OpRestore, time.Second)
-				if name == "fails before" {
+				if tt.fails {
 					h.FailNext(machinetest.OpRestore, errBroken)
 				}
 				began := time.Now()
