@@ -91,6 +91,8 @@ func TestRender(t *testing.T) {
 		"defaults": {},
 		"all": {
 			"database": map[string]any{"secret": "db"}, "settings": map[string]any{"pauseAfter": "30s"},
+			"bucket":  map[string]any{"url": "https://s3.example.com/checkpoints", "region": "eu-west-1", "secret": "bucket"},
+			"node":    map[string]any{"joinSecret": "join"},
 			"control": map[string]any{"storageClass": "fast", "resources": map[string]any{"limits": map[string]any{"memory": "1Gi"}}},
 			"edge":    map[string]any{"tlsSecret": "tls", "publicURL": "https://doze.example.com", "replicas": 3, "service": map[string]any{"type": "LoadBalancer", "port": 443}},
 		},
@@ -152,6 +154,62 @@ func accepted(t *testing.T, id string, pod *corev1.PodTemplateSpec) {
 	}
 }
 
+// TestFleet: control and nodes have the bucket, and its keys in a file; edges have neither. A
+// node that joins has a token, and nobody else's certificate.
+func TestFleet(t *testing.T) {
+	t.Parallel()
+	objects, err := render(t, map[string]any{
+		"bucket": map[string]any{"url": "https://s3.example.com/checkpoints", "secret": "bucket"}, "node": map[string]any{"joinSecret": "join"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := map[string]corev1.PodSpec{}
+	for _, role := range []string{"DaemonSet/d-node", "Deployment/d-control", "Deployment/d-edge"} {
+		var object struct{ Spec struct{ Template corev1.PodTemplateSpec } }
+		if err := yaml.Unmarshal([]byte(objects[role]), &object); err != nil {
+			t.Fatal(err)
+		}
+		_, name, _ := strings.Cut(role, "-")
+		pods[name] = object.Spec.Template.Spec
+	}
+	for role, want := range map[string]struct {
+		secrets []string
+		remote  bool
+		token   string // the secret of the token
+	}{
+		"control": {[]string{"doze-control", "bucket"}, true, ""},
+		"node":    {[]string{"bucket"}, true, "join"},
+		"edge":    {[]string{"doze-edge"}, false, ""},
+	} {
+		pod := pods[role]
+		var secrets []string
+		for _, v := range pod.Volumes {
+			if v.Secret != nil {
+				secrets = append(secrets, v.Secret.SecretName)
+			}
+		}
+		if !slices.Equal(secrets, want.secrets) {
+			t.Errorf("%s: the secrets %q, want %q", role, secrets, want.secrets)
+		}
+		c := pod.Containers[0]
+		for _, a := range []string{"--remote=https://s3.example.com/checkpoints", "--remote-credentials=/etc/doze-bucket/credentials"} {
+			if slices.Contains(c.Args, a) != want.remote {
+				t.Errorf("%s: the arguments %q", role, c.Args)
+			}
+		}
+		token := ""
+		for _, e := range c.Env {
+			if e.Name == "DOZED_JOIN" {
+				token = e.ValueFrom.SecretKeyRef.Name
+			}
+		}
+		if token != want.token || slices.Contains(c.Args, "--fleet-keys=/etc/doze-fleet") == (want.token != "") {
+			t.Errorf("%s: a token in %q, and the arguments %q", role, token, c.Args)
+		}
+	}
+}
+
 // TestSchema: values that mean nothing are refused before anything is made of them.
 func TestSchema(t *testing.T) {
 	t.Parallel()
@@ -161,6 +219,10 @@ func TestSchema(t *testing.T) {
 		"a port too many":       {"edge": map[string]any{"service": map[string]any{"port": 70000}}},
 		"a relative directory":  {"node": map[string]any{"data": "doze"}},
 		"a setting of the pods": {"settings": map[string]any{"data": "/x"}},
+		"a token in settings":   {"settings": map[string]any{"join": "x"}},
+		"a bucket without keys": {"bucket": map[string]any{"url": "https://s3.example.com/checkpoints"}},
+		"keys without a bucket": {"bucket": map[string]any{"secret": "bucket"}},
+		"no name of a bucket":   {"bucket": map[string]any{"url": "https://s3.example.com/", "secret": "bucket"}},
 		"an odd size":           {"control": map[string]any{"storage": "10"}},
 	} {
 		if objects, err := render(t, values); err == nil {

@@ -21,18 +21,47 @@ https://{{ .Release.Name }}-control:7083
 {{- define "doze.volumes" -}}
 - name: settings
   configMap:
-    name: {{ .root.Release.Name }}-settings
-- name: certificates
-  secret:
-    secretName: {{ .secret }}
-    defaultMode: 0400
+    name: {{ .Release.Name }}-settings
 {{- end }}
 
 {{- define "doze.mounts" -}}
 - name: settings
   mountPath: /etc/doze
   readOnly: true
+{{- end }}
+
+{{- /* The certificate of a role, in a secret. */ -}}
+{{- define "doze.certificate" -}}
+- name: certificates
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0400
+{{- end }}
+
+{{- define "doze.certificateMount" -}}
 - name: certificates
   mountPath: /etc/doze-fleet
+  readOnly: true
+{{- end }}
+
+{{- /* The bucket of checkpoints, for control and nodes. */ -}}
+{{- define "doze.bucketArguments" -}}
+- --remote={{ .url }}
+- --remote-credentials=/etc/doze-bucket/credentials
+{{- with .region }}
+- --remote-region={{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "doze.bucket" -}}
+- name: bucket
+  secret:
+    secretName: {{ .secret }}
+    defaultMode: 0400
+{{- end }}
+
+{{- define "doze.bucketMount" -}}
+- name: bucket
+  mountPath: /etc/doze-bucket
   readOnly: true
 {{- end }}
