@@ -10,6 +10,7 @@ import (
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/build"
+	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/store"
 )
 
@@ -29,6 +30,8 @@ const (
 	consultsMax = 64
 	// consultTimeout is longer than a node waits for an answer.
 	consultTimeout = time.Minute
+	// awayRetry is how soon a due sandbox is looked at again whose node is away.
+	awayRetry = 5 * time.Second
 )
 
 // expire ends sandboxes and purges records when their deadlines come. One
@@ -84,13 +87,17 @@ func (s *Server) sweep(ctx context.Context) (next time.Time, unsure []store.Sand
 	if err != nil {
 		return next, nil, err
 	}
-	by, err := s.look(ctx, due...)
+	by, away, err := s.reach(ctx, due...)
 	if err != nil {
 		return next, nil, err
 	}
 	var sure []store.Sandbox
 	var later []store.Deadline
 	for _, sb := range due {
+		if away[sb.Machine] { // it waits for its node, and others do not wait for it
+			later = append(later, store.Deadline{UID: sb.UID, Revision: sb.Revision, At: now.Add(awayRetry)})
+			continue
+		}
 		if !s.unsure(sb, by, now) {
 			sure = append(sure, sb)
 			continue
@@ -115,6 +122,20 @@ func (s *Server) sweep(ctx context.Context) (next time.Time, unsure []store.Sand
 	}
 	next, err = s.Store.NextDeadline(ctx)
 	return next, unsure, err
+}
+
+// reach is look where nodes may be away: then it says of which machines nobody knows anything.
+func (s *Server) reach(ctx context.Context, all ...store.Sandbox) (by seen, away map[string]bool, err error) {
+	if by, err = s.look(ctx, all...); !errors.Is(err, fleet.ErrUnreachable) || ctx.Err() != nil {
+		return by, nil, err
+	}
+	away = map[string]bool{}
+	for _, sb := range all {
+		if _, ok := by[sb.Machine]; !ok {
+			away[sb.Machine] = true
+		}
+	}
+	return by, away, nil
 }
 
 // unsure reports whether only the agent of a due sandbox knows if it is unused.
@@ -219,11 +240,15 @@ func (s *Server) reschedule(ctx context.Context) error {
 	var wrong []store.Deadline
 	var some []store.Sandbox
 	compare := func() error {
-		by, err := s.look(ctx, some...)
+		by, away, err := s.reach(ctx, some...)
 		if err != nil {
 			return err
 		}
 		for _, sb := range some {
+			if away[sb.Machine] { // the sweep looks again, and computes it when the node is back
+				wrong = append(wrong, store.Deadline{UID: sb.UID, Revision: sb.Revision, At: now})
+				continue
+			}
 			if at, _ := s.deadlineAt(sb, by, now); !at.Truncate(time.Millisecond).Equal(sb.Deadline) {
 				wrong = append(wrong, store.Deadline{UID: sb.UID, Revision: sb.Revision, At: at})
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/listing"
 	"github.com/dozehq/doze/internal/plane/planetest"
 )
@@ -292,6 +293,55 @@ func TestManyEndAtOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// machineOf returns the machine of a sandbox.
+func machineOf(p *planetest.Platform, name string) (machine string) {
+	p.Node.With(name, func(uid string, _ *planetest.Machine) { machine = uid })
+	return machine
+}
+
+// TestExpiryOfAway: a sandbox whose node is away ends when the node is back, and keeps no other
+// one from its end. A step of the clock meanwhile changes nothing of that.
+func TestExpiryOfAway(t *testing.T) {
+	t.Parallel()
+	for name, stepped := range map[string]bool{"as it is": false, "after a step of the clock": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			planetest.InBubble(t, func(p *planetest.Platform) {
+				t := p.T
+				for name, ttl := range map[string]string{"a": "1h", "b": "1h", "c": "3h"} {
+					p.Create(`{"metadata":{"name":"` + name + `"},"spec":{"lifecycle":{"terminatedRetention":"10h"},"runtime":{"ttl":"` + ttl + `"}}}`)
+				}
+				away := func(err error) {
+					for _, name := range []string{"a", "c"} {
+						p.Node.Set("statuses "+machineOf(p, name), err)
+					}
+				}
+				status := func(name string) string {
+					return planetest.Want[doze.Sandbox](p, 200, "GET", "/sandboxes/"+name, "").Status
+				}
+				away(doze.Wrap(fleet.ErrUnreachable, doze.Unavailable, "the node cannot be reached"))
+				planetest.After(30 * time.Minute)
+				if stepped {
+					p.Rooms.ClockStepped()
+				}
+				planetest.After(30*time.Minute + time.Second)
+				if a, b, c := status("a"), status("b"), status("c"); a != "DEPLOYED" || b != "TERMINATED" || c != "DEPLOYED" {
+					t.Errorf("a is %s, b is %s, c is %s", a, b, c)
+				}
+				away(nil)
+				planetest.After(10 * time.Second)
+				if a, c := status("a"), status("c"); a != "TERMINATED" || c != "DEPLOYED" {
+					t.Errorf("with its node, a is %s, and c is %s", a, c)
+				}
+				planetest.After(2 * time.Hour)
+				if c := status("c"); c != "TERMINATED" {
+					t.Errorf("at its end, c is %s", c)
+				}
+			})
+		})
+	}
 }
 
 // TestEndIsShown: a read after the deadline shows the end, also when the machine takes

@@ -2,12 +2,14 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/dozehq/doze"
 	"github.com/dozehq/doze/internal/api"
+	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/listing"
 	"github.com/dozehq/doze/internal/store"
 )
@@ -52,19 +54,14 @@ func (s *Server) consumption(ctx context.Context, all ...store.Sandbox) (func(st
 
 // measured asks the node once about sandboxes, and returns what shows one of them and what
 // it takes. A sandbox that the node does not have, such as one that ended, takes nothing.
+// With an error, it shows what is known without what failed.
 func measured(ctx context.Context, s *Server, all ...store.Sandbox) (func(store.Sandbox) (doze.Sandbox, doze.Usage), error) {
 	uids := make([]string, len(all))
 	for i, sb := range all {
 		uids[i] = sb.Machine
 	}
 	by, err := s.look(ctx, all...)
-	if err != nil {
-		return nil, err
-	}
-	used, err := s.Node.Consumption(ctx, uids)
-	if err != nil {
-		return nil, err
-	}
+	used, failed := s.Node.Consumption(ctx, uids)
 	now := doze.Time{Time: time.Now()}
 	return func(sb store.Sandbox) (doze.Sandbox, doze.Usage) {
 		u, ok := used[sb.Machine]
@@ -74,11 +71,15 @@ func measured(ctx context.Context, s *Server, all ...store.Sandbox) (func(store.
 		u.Memory.LimitBytes, u.Processor.Limit = sb.Spec.Runtime.Memory.Bytes(), sb.Spec.Runtime.Memory.CPUs()
 		u.Disk.StorageLimitBytes = sb.Spec.Runtime.Storage.Bytes()
 		return s.bare(sb, by), u
-	}, nil
+	}, errors.Join(err, failed)
 }
 
+// surveyTimeout is how long a survey waits for the nodes.
+const surveyTimeout = 5 * time.Second
+
 // Survey calls each with all sandboxes of a workspace, in pages, the newest first. It wakes
-// none of them, and writes nothing.
+// none of them, and writes nothing. Sandboxes of a node that is away are as the records have
+// them, and take nothing.
 func Survey(ctx context.Context, s *Server, workspace string, each func([]doze.FeedSandbox) error) error {
 	q := listing.Query{Workspace: workspace, Sort: listing.NewestFirst, Limit: api.LimitMax}
 	for {
@@ -86,8 +87,10 @@ func Survey(ctx context.Context, s *Server, workspace string, each func([]doze.F
 		if err != nil {
 			return err
 		}
-		shown, err := measured(ctx, s, page.Records...)
-		if err != nil {
+		bounded, cancel := context.WithTimeout(ctx, surveyTimeout)
+		shown, err := measured(bounded, s, page.Records...)
+		cancel()
+		if err != nil && (ctx.Err() != nil || !errors.Is(err, fleet.ErrUnreachable)) {
 			return err
 		}
 		all := make([]doze.FeedSandbox, len(page.Records))

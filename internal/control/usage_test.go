@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/dozehq/doze"
+	"github.com/dozehq/doze/internal/control"
+	"github.com/dozehq/doze/internal/fleet"
 	"github.com/dozehq/doze/internal/plane/planetest"
 )
 
@@ -48,6 +50,41 @@ func TestSandboxUsage(t *testing.T) {
 		ended := planetest.Want[list](p, 200, "GET", "/usage/sandboxes?showTerminated=true&sort=name:asc", "")
 		if len(ended) != 2 || ended[0].Status != "TERMINATED" || ended[0].Tier != "" || ended[0].Memory.ResidentBytes != 0 {
 			t.Errorf("%+v", ended)
+		}
+	})
+}
+
+// TestSurveyOfAway: the feed shows sandboxes of a node that is away as the records have them,
+// beside all others. Usage is an error then: nobody knows it.
+func TestSurveyOfAway(t *testing.T) {
+	t.Parallel()
+	planetest.InBubble(t, func(p *planetest.Platform) {
+		t := p.T
+		p.Create(`{"metadata":{"name":"a"}}`)
+		p.Create(`{"metadata":{"name":"b"}}`)
+		gone := doze.Wrap(fleet.ErrUnreachable, doze.Unavailable, "the node cannot be reached")
+		p.Node.Set("statuses "+machineOf(p, "a"), gone)
+		survey := func() (all []doze.FeedSandbox, err error) {
+			err = control.Survey(t.Context(), p.Rooms.Control, "main", func(page []doze.FeedSandbox) error {
+				all = append(all, page...)
+				return nil
+			})
+			return all, err
+		}
+		all, err := survey()
+		if err != nil || len(all) != 2 {
+			t.Fatal(all, err)
+		}
+		for _, sb := range all {
+			if sb.Status != "DEPLOYED" || sb.State != "RUNNING" {
+				t.Errorf("%+v", sb)
+			}
+		}
+		planetest.Want[any](p, 503, "GET", "/usage/sandboxes", "")
+		p.Node.Set("statuses "+machineOf(p, "a"), nil)
+		p.Node.Set("consumption", doze.Errorf(doze.Unavailable, "not now"))
+		if _, err := survey(); err == nil {
+			t.Error("a node that answers with an error counts as away")
 		}
 	})
 }

@@ -614,8 +614,12 @@ func (n *Node) Awake(_ context.Context, workspace string) (now fleet.Awake, err 
 func (n *Node) Statuses(_ context.Context, uids []string) (map[string]fleet.Status, error) {
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
-	all := map[string]fleet.Status{}
+	all, err := map[string]fleet.Status{}, n.fail["statuses"]
 	for _, uid := range uids {
+		if away := n.fail["statuses "+uid]; away != nil { // as that of another node than the rest
+			err = errors.Join(err, away)
+			continue
+		}
 		m := n.Machines[uid]
 		if m == nil {
 			continue
@@ -626,7 +630,7 @@ func (n *Node) Statuses(_ context.Context, uids []string) (map[string]fleet.Stat
 		}
 		all[uid] = st
 	}
-	return all, n.fail["statuses"]
+	return all, err
 }
 
 // Consult finds out about keepAlive processes, which Statuses does not know of.
