@@ -17,7 +17,7 @@ const (
 type Node struct {
 	ID    string    `json:"id"`
 	State NodeState `json:"state"`
-	// Present says that the node has a lease and answers.
+	// Present says that the node has joined, and said how it is within half a minute, or its lease if that is longer.
 	Present bool   `json:"present"`
 	Epoch   int64  `json:"epoch"` // grows with each loss
 	URL     string `json:"url"`

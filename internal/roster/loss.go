@@ -17,7 +17,7 @@ import (
 const (
 	// silence is how long a node without a lease must have said nothing to count as destroyed. It says
 	// how it is every few seconds.
-	silence = time.Minute
+	silence = 30 * time.Second
 	// namesMost is how many things of a kind a refusal names.
 	namesMost = 5
 )

@@ -154,6 +154,12 @@ func TestRemoveFirst(t *testing.T) {
 		if s := y.stateOfN1(); s != doze.NodeReady {
 			t.Errorf("a node without a lease is %s", s)
 		}
+		if got := y.want(200, "GET", "/platform/nodes", ""); strings.Count(got, `"present":true`) != 1 {
+			t.Errorf("a node that says nothing is here: %s", got)
+		}
+		if got := y.want(409, "DELETE", "/platform/nodes/n1", ""); !strings.Contains(got, "does not answer") {
+			t.Errorf("a node that says nothing is removed, or runs: %s", got)
+		}
 		y.want(200, "POST", "/platform/nodes/n2/cordon", "")
 		y.want(503, "DELETE", "/platform/nodes/n1?force=true", "") // nothing is given up for want of room
 		if on := y.crew.Of(crew.Machine, machines["a"]); on != "n1" {

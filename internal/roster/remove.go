@@ -30,8 +30,8 @@ func (r *Roster) remove(ctx context.Context, id string, force bool) (lost []doze
 			return nil, err
 		}
 	}
-	if r.member(id) != nil {
-		return nil, r.refuseRunning(id)
+	if m := r.member(id); m != nil {
+		return nil, r.refuseRunning(id, r.silent(m))
 	}
 	if _, err := r.Store.Node(ctx, id); err != nil {
 		return nil, err
@@ -63,13 +63,16 @@ func (r *Roster) remove(ctx context.Context, id string, force bool) (lost []doze
 }
 
 // refuseRunning is a Conflict for a node that has joined. One with a lease that was stopped just now
-// counts as such until the lease is over.
-func (r *Roster) refuseRunning(id string) error {
+// counts as such until the lease is over. One without a lease may run although it is silent.
+func (r *Roster) refuseRunning(id string, silent bool) error {
 	const text = "the node runs: drain it, and stop it first"
 	r.mu.Lock()
 	leased := r.leased[id]
 	r.mu.Unlock()
-	if !leased {
+	switch {
+	case !leased && silent:
+		return doze.Errorf(doze.Conflict, "the node does not answer, and has no lease that ends: start it again, or remove it with --force if it was destroyed")
+	case !leased:
 		return doze.Errorf(doze.Conflict, text)
 	}
 	left := r.TTL - time.Since(r.book.RenewedAt(id))

@@ -88,7 +88,7 @@ func (r *Roster) List(ctx context.Context) ([]doze.Node, error) {
 			r.mu.Lock()
 			l := m.load
 			r.mu.Unlock()
-			out.Present, out.RenewedAt = true, doze.Time{Time: r.renewedAt(m)}
+			out.Present, out.RenewedAt = !r.silent(m), doze.Time{Time: r.renewedAt(m)}
 			out.Memory, out.Reserved, out.Sandboxes, out.Awake = cmp.Or(l.Memory, out.Memory), l.Reserved, l.Sandboxes, l.Awake
 		}
 		all = append(all, out)
@@ -102,6 +102,10 @@ func (r *Roster) renewedAt(m *member) time.Time {
 	defer r.mu.Unlock()
 	return m.heard
 }
+
+// silent reports whether a node that joined has said nothing for so long that it is away. One with a
+// lease is lost by then.
+func (r *Roster) silent(m *member) bool { return time.Since(r.renewedAt(m)) >= max(silence, r.TTL) }
 
 // set changes the state of a node, and returns the node.
 func (s *Server) set(ctx context.Context, q *http.Request, to doze.NodeState) (doze.Node, error) {
