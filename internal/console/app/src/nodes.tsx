@@ -2,9 +2,9 @@
 // of its own get them.
 import { signal } from "@preact/signals";
 import { call, caller, get, may, type Answer } from "./api";
-import { text } from "./form";
+import { text, type Outcome } from "./form";
 import { bytes, count, moment, plural } from "./format";
-import { deletion, records, Time } from "./records";
+import { records, Time } from "./records";
 
 type Node = Answer<"Node">;
 
@@ -35,6 +35,17 @@ const change = (verb: "cordon" | "uncordon", said: string) => async (n: Node) =>
   await call<Node>("POST", path(n, verb));
   return { said: `The node ${n.id} ${said}.` };
 };
+
+/** What was lost with a node, unless that is nothing. */
+function losses(n: Node, gone: Answer<"RemovedNode">): Outcome["once"] {
+  if (gone.total === 0) return undefined;
+  const named = gone.lost.map((l) => `${l.kind === "volumeTemplate" ? "volume template" : l.kind} ${l.workspace}/${l.name}${l.older ? " (an older state is left)" : ""}`);
+  const more = gone.total - gone.lost.length;
+  return {
+    label: "What is lost", value: [...named, ...(more > 0 ? [`${count(more)} more`] : [])].join(", "),
+    hint: `The node ${n.id} is deleted. Owners of sandboxes read why in their events. The log of control names all of it.`,
+  };
+}
 
 export const nodes = records<Node>({
   title: "Nodes",
@@ -90,8 +101,24 @@ export const nodes = records<Node>({
       }),
     },
     {
-      ...deletion<Node>("admin", (n) => ({ noun: "node", name: n.id, path: path(n), about: "It has to be stopped, and nothing may be on it." })),
+      label: "Delete",
+      scope: "admin",
+      danger: true,
       when: (n) => !n.present,
+      form: (n) => ({
+        title: `Delete the node ${n.id}?`,
+        about: "It has to be stopped. If it alone has something, the error names that, and the node stays.",
+        submit: "Delete it",
+        danger: true,
+        fields: [{
+          kind: "yes", id: "force", label: "It was destroyed: lose what it alone had",
+          hint: "Sandboxes that the bucket has go to other nodes first. Sandboxes and snapshots that it does not have fail. Such volumes and images are deleted.",
+        }],
+        run: async (typed) => {
+          const gone = await call<Answer<"RemovedNode">>("DELETE", path(n) + (typed.has("force") ? "?force=true" : ""));
+          return { said: `The node ${n.id} is deleted.`, once: losses(n, gone) };
+        },
+      }),
     },
   ],
   empty: "No node has joined yet.",
