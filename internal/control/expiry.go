@@ -87,7 +87,7 @@ func (s *Server) sweep(ctx context.Context) (next time.Time, unsure []store.Sand
 	if err != nil {
 		return next, nil, err
 	}
-	by, away, err := s.reach(ctx, due...)
+	by, away, err := reach(ctx, s, due...)
 	if err != nil {
 		return next, nil, err
 	}
@@ -125,7 +125,7 @@ func (s *Server) sweep(ctx context.Context) (next time.Time, unsure []store.Sand
 }
 
 // reach is look where nodes may be away: then it says of which machines nobody knows anything.
-func (s *Server) reach(ctx context.Context, all ...store.Sandbox) (by seen, away map[string]bool, err error) {
+func reach(ctx context.Context, s *Server, all ...store.Sandbox) (by seen, away map[string]bool, err error) {
 	if by, err = s.look(ctx, all...); !errors.Is(err, fleet.ErrUnreachable) || ctx.Err() != nil {
 		return by, nil, err
 	}
@@ -240,7 +240,7 @@ func (s *Server) reschedule(ctx context.Context) error {
 	var wrong []store.Deadline
 	var some []store.Sandbox
 	compare := func() error {
-		by, away, err := s.reach(ctx, some...)
+		by, away, err := reach(ctx, s, some...)
 		if err != nil {
 			return err
 		}
