@@ -1,6 +1,8 @@
 package backup
 
 import (
+	"archive/tar"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,7 +44,7 @@ func (j *job) writeControl(ctx context.Context, w io.Writer) (err error) {
 			return err
 		}
 	}
-	if err := j.archive.Tree(ctx, path.Join(dataName, instance.FleetDir), j.settings.FleetKeys, nil); err != nil {
+	if err := j.certificates(ctx); err != nil {
 		return err
 	}
 	j.say("saved keys and certificates")
@@ -55,6 +57,29 @@ func (j *job) writeControl(ctx context.Context, w io.Writer) (err error) {
 	}
 	j.say("saved the records. What sandboxes have is on the nodes and in the bucket, and not in this backup")
 	return j.archive.Close(nil)
+}
+
+// certificates writes the certificates of the roles. A file of them may be a link, as each is that
+// Kubernetes mounts.
+func (j *job) certificates(ctx context.Context) error {
+	dir, to := j.settings.FleetKeys, path.Join(dataName, instance.FleetDir)
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) == 0 {
+		return fmt.Errorf("there are no certificates in %s: --fleet-keys says where they are: %w", dir, cmp.Or(err, fs.ErrNotExist))
+	}
+	if err := j.archive.begin(&tar.Header{Typeflag: tar.TypeDir, Name: to, Mode: 0o700}); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		file := filepath.Join(dir, e.Name())
+		if is, err := os.Stat(file); err != nil || !is.Mode().IsRegular() {
+			continue // what Kubernetes links to is in a directory beside
+		}
+		if err := j.archive.File(ctx, path.Join(to, e.Name()), file); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // mark has the records in the stage say that they were restored.

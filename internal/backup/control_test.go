@@ -146,6 +146,30 @@ func TestBackupOfControl(t *testing.T) {
 	}
 }
 
+// TestBackupOfLinks: certificates are saved as Kubernetes mounts them: each is a link to a file in
+// another directory. Without any, there is no backup.
+func TestBackupOfLinks(t *testing.T) {
+	t.Parallel()
+	dir, files := control(t)
+	keys := filepath.Join(dir, instance.FleetDir)
+	if err := os.Rename(keys, keys+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := saveTo(t, dir, filepath.Join(t.TempDir(), "none")); err == nil || !strings.Contains(err.Error(), "--fleet-keys") {
+		t.Errorf("a backup without certificates: %v", err)
+	}
+	err := errors.Join(os.Mkdir(keys, 0o700), os.Rename(keys+".away", filepath.Join(keys, "..2026")), os.Symlink("..2026", filepath.Join(keys, "..data")),
+		os.Symlink("..data/ca.crt", filepath.Join(keys, "ca.crt")), os.Symlink("..data/ca.key", filepath.Join(keys, "ca.key")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := filepath.Join(t.TempDir(), "restored")
+	if err := restore(t.Context(), save(t, dir), to); err != nil {
+		t.Fatal(err)
+	}
+	whole(t, to, files)
+}
+
 // TestReplace: a backup says that it replaces an older one, and replaces nothing but a file.
 func TestReplace(t *testing.T) {
 	t.Parallel()

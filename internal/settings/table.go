@@ -92,7 +92,7 @@ func (s *Settings) rows() []row {
 		{&s.Standby, "standby", control, "wait while another dozed control has the database, and take over when that ends. Needs PostgreSQL"},
 		{&s.NodeListen, "node-listen", node | apart, "`address` where dozed node serves dozed control and dozed edge, by mutual TLS"},
 		{&s.Node, "node", node | apart, "`URL` of dozed node, which dozed node announces to the others (default: https://<node-listen>)"},
-		{&s.FleetKeys, "fleet-keys", everyRole | apart | makesCertificates, "`directory` with the certificates of the roles. Each role needs its own and ca.crt (default: fleet, in the data directory)"},
+		{&s.FleetKeys, "fleet-keys", everyRole | apart | makesCertificates | saves, "`directory` with the certificates of the roles. Each role needs its own and ca.crt (default: fleet, in the data directory)"},
 		{&s.Join, "join", node | apart, "`token` of doze node token, with which a new node gets its certificate from control. It is needed once. DOZED_JOIN hides it from other users of this host"},
 		{&s.Workspace, "workspace", control, "`name` of the initial workspace"},
 		{&s.Regions, "regions", control | edge, "comma-separated region `names` of this platform. All of them are this place; the first is the default (default: " + strings.Join(s.Regions, ",") + ")"},
