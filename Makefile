@@ -146,7 +146,7 @@ release: ## packages of the binaries in DIST (dist/): .deb, archive, image, Helm
 	SOURCE_DATE_EPOCH=$(shell git log -1 --format=%ct) BASE='$(BASE)' packaging/release.sh '$(RELEASE)' '$(DIST)/bin' '$(DIST)/$(RELEASE)' '$(packages)'
 	@echo "$(DIST)/$(RELEASE)"
 chart-test: ## look at the Helm chart as Helm, Kubernetes and dozed do; the first run compiles Helm
-	cd tools/chart && $(GO) test .
+	cd tools/chart && $(GO) test -count=1 .
 release-test: deps ## two equal builds; install, upgrade with a running sandbox, remove and purge a package in a fresh Debian; takes about 10 minutes
 	$(SUDO) env PATH="$$PATH" $(GO) test ./test/release -make -v -timeout 40m
 

@@ -85,7 +85,7 @@ var snippets = map[string]snippet{
 			">/etc/doze.remote)", ">doze.remote)", "until doze login", "until : login", "/etc/doze/doze.json", "doze.json", // TestStranger
 			"dozed control --data /var/lib/doze &", ":", "dozed node    --data /var/lib/doze &", ":", "dozed edge    --data /var/lib/doze &", ":", // the roles of every other test
 			"make release ", ": make release ", "docker load <dist/", ": docker load dist/", "helm install", ": helm install", "sudo sh dist/VERSION/install.sh", ": install.sh", "sudo systemctl", ": systemctl", // make release-test
-			"kubectl create secret generic doze-control", "ls", "kubectl create secret generic doze-edge", "ls", " --from-file=keys", " keys", "kubectl exec deploy/doze-control -- cat /var/lib/doze/admin.key | doze login", ": login", "kubectl ", ": kubectl ", // the files are there; make chart-test
+			"kubectl create secret generic doze-control", "ls", "kubectl create secret generic doze-edge", "ls", " --from-file=keys", " keys", "kubectl exec deploy/doze-control -- cat /var/lib/doze/admin.key | doze login", ": login", " | kubectl apply -f -", "", "docker tag ", ": docker tag ", "docker push ", ": docker push ", "helm upgrade", ": helm upgrade", ">fleet.backup", ">/dev/null", "kubectl ", ": kubectl ", // the files are there; make chart-test
 			"sudo doze login --data /var/lib/doze", ":", "dozed doctor\n", "dozed doctor >/dev/null\n",
 			"make build && sudo install", ": make build && : install", "kill -USR2 $(pidof dozed)", ": kill -USR2",
 			"postgres://doze@db.example.com/doze            # an", "nowhere # an", "sudo mv /var/lib/doze/doze.db", ": mv", "dozed migrate", ": dozed migrate", // TestMigrate, TestMigrateToFleet

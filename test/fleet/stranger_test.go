@@ -233,6 +233,11 @@ func TestStranger(t *testing.T) {
 		t.Errorf("the sandbox on the third node answers %q", out)
 	}
 	t.Logf("%.1f s: the first sandbox on the third node answers", time.Since(began).Seconds())
+	page := one.run(ctx, "doze sandbox exec -d "+firstSandbox+` -- 'mkdir /site; echo from its preview >/site/page; exec python3 -m http.server 3000 -d /site' >/dev/null
+		url=$(doze preview create `+firstSandbox+" open --port 3000 --public); until curl -sf $url/page; do sleep 0.2; done")
+	if !strings.Contains(page, "from its preview") {
+		t.Errorf("the preview of the sandbox answers %q", page)
+	}
 	at := one.run(ctx, "doze sandbox where "+firstSandbox+"; doze node sandboxes "+nodes["three"].ID)
 	if !strings.Contains(at, nodes["three"].ID) || strings.Count(at, firstSandbox) != 2 {
 		t.Errorf("the sandbox on the third node is said to be at:\n%s", at)

@@ -3,6 +3,7 @@
 package chart_test
 
 import (
+	"errors"
 	"maps"
 	"os"
 	"os/exec"
@@ -94,7 +95,12 @@ func TestRender(t *testing.T) {
 			"bucket":  map[string]any{"url": "https://s3.example.com/checkpoints", "region": "eu-west-1", "secret": "bucket"},
 			"node":    map[string]any{"joinSecret": "join"},
 			"control": map[string]any{"storageClass": "fast", "resources": map[string]any{"limits": map[string]any{"memory": "1Gi"}}},
-			"edge":    map[string]any{"tlsSecret": "tls", "publicURL": "https://doze.example.com", "replicas": 3, "service": map[string]any{"type": "LoadBalancer", "port": 443}},
+			"image":   map[string]any{"pullSecrets": []any{"registry"}},
+			"edge":    map[string]any{"tlsSecret": "tls", "publicURL": "https://doze.example.com", "replicas": 3, "service": map[string]any{"type": "LoadBalancer", "port": 443, "previewPort": 444}},
+		},
+		"a domain": {
+			"settings": map[string]any{"domain": "sandboxes.example.com"},
+			"edge":     map[string]any{"tlsSecret": "tls", "publicURL": "https://doze.example.com"},
 		},
 	} {
 		objects, err := render(t, values)
@@ -119,15 +125,23 @@ func TestRender(t *testing.T) {
 				pod = &o.Spec.Template
 			}
 			if pod != nil {
-				accepted(t, id, pod)
+				accepted(t, id, objects["ConfigMap/d-settings"], pod)
 			}
 		}
 	}
 }
 
-// accepted has dozed check the arguments of a pod, and looks for each mount's volume.
-func accepted(t *testing.T, id string, pod *corev1.PodTemplateSpec) {
+// accepted has dozed check the settings and the arguments of a pod, and looks for each mount's volume.
+func accepted(t *testing.T, id, settings string, pod *corev1.PodTemplateSpec) {
 	t.Helper()
+	var of corev1.ConfigMap
+	if err := yaml.Unmarshal([]byte(settings), &of); err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(t.TempDir(), "config.json")
+	if err := os.WriteFile(config, []byte(of.Data["config.json"]), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	var volumes []string
 	for _, v := range pod.Spec.Volumes {
 		volumes = append(volumes, v.Name)
@@ -138,9 +152,9 @@ func accepted(t *testing.T, id string, pod *corev1.PodTemplateSpec) {
 				t.Errorf("%s: there is no volume %s", id, m.Name)
 			}
 		}
-		args := []string{"config", "check"}
+		args := []string{"config", "check", "--config=" + config}
 		for _, a := range c.Args[1:] {
-			if !strings.HasPrefix(a, "--config=") && !strings.HasPrefix(a, "--tls-") {
+			if !strings.HasPrefix(a, "--config=") {
 				args = append(args, strings.ReplaceAll(a, "$(HOST_IP)", "192.0.2.1"))
 			}
 		}
@@ -166,7 +180,9 @@ func TestFleet(t *testing.T) {
 	}
 	pods := map[string]corev1.PodSpec{}
 	for _, role := range []string{"DaemonSet/d-node", "Deployment/d-control", "Deployment/d-edge"} {
-		var object struct{ Spec struct{ Template corev1.PodTemplateSpec } }
+		var object struct {
+			Spec struct{ Template corev1.PodTemplateSpec }
+		}
 		if err := yaml.Unmarshal([]byte(objects[role]), &object); err != nil {
 			t.Fatal(err)
 		}
@@ -204,8 +220,53 @@ func TestFleet(t *testing.T) {
 				token = e.ValueFrom.SecretKeyRef.Name
 			}
 		}
+		if role != "node" && !slices.Equal(callers(c.Args), callers(pods["edge"].Containers[0].Args)) {
+			t.Errorf("%s believes that callers come in at %q", role, callers(c.Args))
+		}
 		if token != want.token || slices.Contains(c.Args, "--fleet-keys=/etc/doze-fleet") == (want.token != "") {
 			t.Errorf("%s: a token in %q, and the arguments %q", role, token, c.Args)
+		}
+	}
+}
+
+// callers are the arguments that say how callers come in. Control makes addresses of them.
+func callers(args []string) (all []string) {
+	for _, a := range args {
+		if name, _, _ := strings.Cut(a, "="); slices.Contains([]string{"--listen", "--public-url", "--preview-listen", "--preview-url", "--tls-cert", "--tls-key"}, name) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// TestPreviews: previews have the origin of a port of their own, for control, edges and the service.
+// With a domain, they have hosts of their own.
+func TestPreviews(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		public, domain string
+		want           []string
+		ports          int
+	}{
+		"a port":       {"https://doze.example.com", "", []string{"--listen=:7080", "--public-url=https://doze.example.com", "--preview-listen=:7081", "--preview-url=https://doze.example.com:444"}, 2},
+		"another port": {"http://doze.example.com:8080", "", []string{"--listen=:7080", "--public-url=http://doze.example.com:8080", "--preview-listen=:7081", "--preview-url=http://doze.example.com:444"}, 2},
+		"IPv6":         {"http://[2001:db8::1]:8080", "", []string{"--listen=:7080", "--public-url=http://[2001:db8::1]:8080", "--preview-listen=:7081", "--preview-url=http://[2001:db8::1]:444"}, 2},
+		"a domain":     {"https://doze.example.com", "example.com", []string{"--listen=:7080", "--public-url=https://doze.example.com"}, 1},
+	} {
+		objects, err := render(t, map[string]any{
+			"settings": map[string]any{"domain": tt.domain},
+			"edge":     map[string]any{"publicURL": tt.public, "service": map[string]any{"previewPort": 444}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var edge appsv1.Deployment
+		var service corev1.Service
+		if err := errors.Join(yaml.Unmarshal([]byte(objects["Deployment/d-edge"]), &edge), yaml.Unmarshal([]byte(objects["Service/d-edge"]), &service)); err != nil {
+			t.Fatal(err)
+		}
+		if got := callers(edge.Spec.Template.Spec.Containers[0].Args); !slices.Equal(got, tt.want) || len(service.Spec.Ports) != tt.ports {
+			t.Errorf("%s: the arguments %q, and %d ports", name, got, len(service.Spec.Ports))
 		}
 	}
 }
@@ -222,6 +283,9 @@ func TestSchema(t *testing.T) {
 		"a token in settings":   {"settings": map[string]any{"join": "x"}},
 		"a bucket without keys": {"bucket": map[string]any{"url": "https://s3.example.com/checkpoints"}},
 		"keys without a bucket": {"bucket": map[string]any{"secret": "bucket"}},
+		"a directory in it":     {"bucket": map[string]any{"url": "https://s3.example.com/checkpoints/a", "secret": "bucket"}},
+		"a password in it":      {"bucket": map[string]any{"url": "https://a:b@s3.example.com/checkpoints", "secret": "bucket"}},
+		"a file of no pod":      {"settings": map[string]any{"drivesCredentials": "/etc/doze.drives"}},
 		"no name of a bucket":   {"bucket": map[string]any{"url": "https://s3.example.com/", "secret": "bucket"}},
 		"an odd size":           {"control": map[string]any{"storage": "10"}},
 	} {

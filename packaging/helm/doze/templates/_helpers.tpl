@@ -1,5 +1,5 @@
 {{- define "doze.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion | replace "~" "-" }}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion | replace "~" "-" | replace "+" "-" }}
 {{- end }}
 
 {{- define "doze.labels" -}}
@@ -64,4 +64,41 @@ https://{{ .Release.Name }}-control:7083
 - name: bucket
   mountPath: /etc/doze-bucket
   readOnly: true
+{{- end }}
+
+{{- define "doze.pull" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* How callers come in, for edges and for control, which makes addresses of it. */ -}}
+{{- define "doze.public" -}}
+- --listen=:7080
+{{- with .Values.edge.publicURL }}
+- --public-url={{ . }}
+{{- end }}
+{{- if not .Values.settings.domain }}
+- --preview-listen=:7081
+{{- with .Values.edge.publicURL }}
+- --preview-url={{ (urlParse .).scheme }}://{{ regexReplaceAll ":[0-9]*$" (urlParse .).host "" }}:{{ $.Values.edge.service.previewPort }}
+{{- end }}
+{{- end }}
+{{- if .Values.edge.tlsSecret }}
+- --tls-cert=/etc/doze-tls/tls.crt
+- --tls-key=/etc/doze-tls/tls.key
+{{- end }}
+{{- end }}
+
+{{- /* A limit of memory, for the garbage collection of Go. */ -}}
+{{- define "doze.heap" -}}
+{{- if ((.limits).memory) }}
+- name: GOMEMLIMIT
+  valueFrom:
+    resourceFieldRef:
+      resource: limits.memory
+{{- end }}
 {{- end }}
