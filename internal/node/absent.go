@@ -86,13 +86,8 @@ func (n *Node) Revive(_ context.Context, o fleet.Order, record []byte, used time
 		n.reservations.release(b.made.config.ID)
 		return at, fmt.Errorf("write the record: %w", err)
 	}
-	if err := n.install(b); err != nil {
+	if err := n.install(b, message); err != nil {
 		return at, err
-	}
-	if message != "" {
-		b.mu.Lock()
-		b.note(message)
-		b.mu.Unlock()
 	}
 	n.wanted.Ring()
 	return s.At, nil

@@ -88,18 +88,14 @@ func (n *Node) reviveArchive(o fleet.Order, s *savedSnapshot, used time.Time) (a
 	b.made.image = s.Image
 	b.entry.of(&b.made.image, &b.order)
 	b.absent, b.copied, b.stranger = &absence{}, s.At, true
+	lost := ""
+	if !o.Archived {
+		lost = "its node was lost: " + b.setBack(s.At, time.Now())
+	}
 	if err := n.save(b, doze.Archived, ""); err != nil {
 		return at, fmt.Errorf("write the record: %w", err)
 	}
-	if err := n.install(b); err != nil {
-		return at, err
-	}
-	if !o.Archived {
-		b.mu.Lock()
-		b.note("its node was lost: " + b.setBack(s.At, time.Now()))
-		b.mu.Unlock()
-	}
-	return s.At, nil
+	return s.At, n.install(b, lost)
 }
 
 // Buried reports whether a sandbox is archived here that control does not know to be.

@@ -446,6 +446,11 @@ func TestGoesBack(t *testing.T) {
 		p.stop()
 		h.Reboot()
 		p = h.startWith(o)
+		// Control records no message with a phase that it knows. It may not have heard that the
+		// sandbox woke.
+		if last := h.last("a"); !last.Note {
+			t.Errorf("what it lost with the host is reported with its phase alone: %+v", last)
+		}
 		back("with the host")
 		if n := h.Count("a", machinetest.OpBoot); n != 1 {
 			t.Errorf("it was booted %d times", n)

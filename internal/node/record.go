@@ -230,7 +230,7 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 			back, err = newer, nil
 		}
 	}
-	phase, message := adopted(r, b.machine, back, err)
+	phase, message := adopted(r, b.machine, err)
 	b.state.Adopt(phase, message)
 	if err != nil {
 		slog.Error("adopt", "sandbox", uid, "phase", phase, "err", err)
@@ -240,7 +240,10 @@ func (n *Node) adoptOne(ctx context.Context, uid string) error {
 		return err
 	}
 	slog.Info("adopted", "sandbox", uid, "phase", phase)
-	return n.install(b)
+	if back != "" {
+		back = "the host restarted, or its processes were killed while no dozed ran; " + back
+	}
+	return n.install(b, back)
 }
 
 // lost says what happened to a sandbox of which an earlier process left nothing. The
@@ -256,10 +259,9 @@ func lost(blockers string) string {
 		"; its memory and its files are lost: restore one of its snapshots, or delete it and create it again"
 }
 
-// adopted picks the phase of a sandbox after its machine was searched for. Back is
-// what it lost if it went back to a checkpoint. If the search failed, the sandbox
-// sleeps: its next wake searches again.
-func adopted(r saved, m machine.Machine, back string, err error) (phase doze.Phase, message string) {
+// adopted picks the phase of a sandbox after its machine was searched for. If the search
+// failed, the sandbox sleeps: its next wake searches again.
+func adopted(r saved, m machine.Machine, err error) (phase doze.Phase, message string) {
 	switch {
 	case r.Failed != "":
 		return doze.Failed, r.Failed
@@ -271,8 +273,6 @@ func adopted(r saved, m machine.Machine, back string, err error) (phase doze.Pha
 		return doze.Failed, lost(r.Blockers)
 	case r.Disabled:
 		return doze.Disabled, ""
-	case back != "":
-		return doze.Standby, "the host restarted, or its processes were killed while no dozed ran; " + back
 	case err == nil && m != nil && m.Tier() == machine.Awake:
 		return doze.Running, ""
 	default:
@@ -335,13 +335,16 @@ func (n *Node) ImageFiles() (files []string, err error) {
 	return slices.DeleteFunc(slices.Compact(files), func(f string) bool { return f == "" }), err
 }
 
-// install reports an adopted box and makes it known.
-func (n *Node) install(b *Box) error {
+// install reports an adopted box, and what it lost, if anything, and makes it known.
+func (n *Node) install(b *Box, lost string) error {
 	b.account()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n.ledger.settle(&b.order, b.state.Phase())
 	b.report(b.state.Message(), false)
+	if lost != "" { // control may not have heard that it was awake: its phase would be no news
+		b.note(lost)
+	}
 	b.serveDrives()
 	b.logs.serve()
 	b.entry.serve()
@@ -360,7 +363,7 @@ func (n *Node) setAside(uid string, damage error) error {
 	}
 	b := n.newBox(fleet.Order{UID: uid}, n.bare(uid), doze.Failed)
 	b.state.Adopt(doze.Failed, "its record on the node is damaged")
-	return n.install(b)
+	return n.install(b, "")
 }
 
 // bare is what we know of a machine without a record: enough to end it.
@@ -385,7 +388,7 @@ func (n *Node) discard(ctx context.Context, uid string, r saved) error {
 		return err
 	}
 	slog.Error("it is not removed yet", "sandbox", uid, "err", err)
-	return n.install(b)
+	return n.install(b, "")
 }
 
 // readRecord returns the record in a sandbox's directory. Without one it is of
