@@ -546,13 +546,21 @@ func (f *fleet) list(ctx context.Context) (map[string]doze.Node, error) {
 	return by, nil
 }
 
-// settle waits until all nodes have joined, and are ready. A control that ended by itself, since
-// the other one took over, is started again, as systemd does.
-func (f *fleet) settle(ctx context.Context) error {
+// controlled starts a control again that ended by itself, since the other one took over, as systemd
+// does.
+func (f *fleet) controlled() error {
 	for _, name := range controlNames() {
 		if err := f.begin(name); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// settle waits until all nodes have joined, and are ready.
+func (f *fleet) settle(ctx context.Context) error {
+	if err := f.controlled(); err != nil {
+		return err
 	}
 	return until(ctx, readyTime, func() error {
 		bounded, cancel := context.WithTimeout(ctx, askTime)

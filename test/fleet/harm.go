@@ -191,12 +191,21 @@ func (f *fleet) deadRole(name string, last time.Duration) fault {
 	}
 }
 
+// switchTime bounds how long two controls listen: one takes over, and the other one does not know yet.
+const switchTime = 5 * time.Second
+
 // deadControl is a control that ends, and is started again. Which one that is shows when it ends.
 func (f *fleet) deadControl(named string, which func() string, last time.Duration) fault {
 	name := controlHost
 	return fault{
 		name: fmt.Sprintf("kill %s, and start it after %s", named, last), on: controlHost, last: last,
-		do: func(context.Context) error {
+		do: func(ctx context.Context) error {
+			_ = until(ctx, switchTime, func() error { // while one takes over from the other, both listen
+				if all := f.listening(); len(all) > 1 {
+					return fmt.Errorf("%v listen", all)
+				}
+				return nil
+			}) // or it is one of them
 			name = which()
 			return f.kill(name)
 		},
@@ -436,7 +445,7 @@ func (f *fleet) recover(ctx context.Context) error {
 		}
 		return nil
 	})
-	if err := errors.Join(err, f.settle(ctx), f.recorded(ctx, standsBy)); err != nil {
+	if err := errors.Join(err, f.settle(ctx), f.recorded(ctx, standsBy, f.controlled)); err != nil {
 		return err
 	}
 	pause(ctx, breath)

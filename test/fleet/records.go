@@ -52,14 +52,20 @@ const (
 	standsBy = `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)`
 )
 
-// recorded waits until the database server answers yes to a question.
-func (f *fleet) recorded(ctx context.Context, question string) (err error) {
+// recorded waits until the database server answers yes to a question. It does something before
+// each try.
+func (f *fleet) recorded(ctx context.Context, question string, before ...func() error) (err error) {
 	db, err := sql.Open("pgx", f.database())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	err = until(ctx, readyTime, func() error {
+		for _, do := range before {
+			if err := do(); err != nil {
+				return err
+			}
+		}
 		bounded, cancel := context.WithTimeout(ctx, askTime)
 		defer cancel()
 		var is bool
