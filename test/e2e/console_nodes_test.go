@@ -29,7 +29,7 @@ func addNode(t *testing.T, command string) (destroy func()) {
 	mine := teardown.Platform{Run: run, Cgroup: filepath.Base(run), Data: t.TempDir(), Programs: gvisor.Processes()}
 	args := append(strings.Fields(command)[1:], "--data", mine.Data, "--run", mine.Run, "--cgroup", mine.Cgroup, "--node-listen", address,
 		"--images-dir", testkit.Images, "--swap", "off", "--egress", "closed", "--warm-pool", "0", "--warm-pool-max", "0", "--disk-reserve-mb", "256")
-	cmd := exec.CommandContext(t.Context(), filepath.Join(testkit.Root(), "bin", "dozed"), args...) //nolint:gosec // G204: our own binary
+	cmd := exec.CommandContext(t.Context(), filepath.Join(testkit.Root(), "bin", "dozed"), args...)
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
