@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/dozehq/doze"
@@ -60,8 +61,12 @@ func measured(ctx context.Context, s *Server, all ...store.Sandbox) (func(store.
 	for i, sb := range all {
 		uids[i] = sb.Machine
 	}
-	by, err := s.look(ctx, all...)
+	var by seen
+	var err error
+	var looking sync.WaitGroup
+	looking.Go(func() { by, err = s.look(ctx, all...) }) // a silent node has the time of one call, and not of both
 	used, failed := s.Node.Consumption(ctx, uids)
+	looking.Wait()
 	now := doze.Time{Time: time.Now()}
 	return func(sb store.Sandbox) (doze.Sandbox, doze.Usage) {
 		u, ok := used[sb.Machine]

@@ -82,6 +82,12 @@ func TestSurveyOfAway(t *testing.T) {
 		}
 		planetest.Want[any](p, 503, "GET", "/usage/sandboxes", "")
 		p.Node.Set("statuses "+machineOf(p, "a"), nil)
+		p.Node.Set("statuses, late", gone)
+		all, err = survey()
+		if err != nil || len(all) != 2 || all[0].Memory.ResidentBytes == 0 {
+			t.Errorf("while a node is silent, nobody knows what others take: %+v, %v", all, err)
+		}
+		p.Node.Set("statuses, late", nil)
 		p.Node.Set("consumption", doze.Errorf(doze.Unavailable, "not now"))
 		if _, err := survey(); err == nil {
 			t.Error("a node that answers with an error counts as away")

@@ -476,7 +476,10 @@ func (n *Node) Egress(_ context.Context, uid string) (doze.EgressSummary, error)
 }
 
 // Consumption says that the machines that run take all of their memory.
-func (n *Node) Consumption(_ context.Context, uids []string) (map[string]doze.Usage, error) {
+func (n *Node) Consumption(ctx context.Context, uids []string) (map[string]doze.Usage, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, errors.Join(fleet.ErrUnreachable, err)
+	}
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
 	if err := n.fail["consumption"]; err != nil {
@@ -611,9 +614,15 @@ func (n *Node) Awake(_ context.Context, workspace string) (now fleet.Awake, err 
 }
 
 // Statuses implements [fleet.Node].
-func (n *Node) Statuses(_ context.Context, uids []string) (map[string]fleet.Status, error) {
+func (n *Node) Statuses(ctx context.Context, uids []string) (map[string]fleet.Status, error) {
 	n.Mu.Lock()
 	defer n.Mu.Unlock()
+	if err := n.fail["statuses, late"]; err != nil { // as a node does whose packets are lost
+		n.Mu.Unlock()
+		<-ctx.Done()
+		n.Mu.Lock()
+		return nil, err
+	}
 	all, err := map[string]fleet.Status{}, n.fail["statuses"]
 	for _, uid := range uids {
 		if away := n.fail["statuses "+uid]; away != nil { // as that of another node than the rest
